@@ -1,0 +1,92 @@
+"""Checks of arguments, for factories. Each names the argument, the rule, the value and the remedy.
+
+Only concrete values are checked: a tracer passes, because nothing may raise inside a trace.
+"""
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+__all__ = [
+    "check_between",
+    "check_callable",
+    "check_count",
+    "check_instance",
+    "check_key",
+    "check_positive",
+]
+
+
+def is_traced(value: Any) -> bool:
+    """Whether `value` is, or contains, a tracer."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must be a number, got {value!r} of type {type(value).__name__}"
+        ) from None
+
+
+def check_positive(**values: Any) -> None:
+    """Refuses numbers that are not finite and > 0."""
+    for name, value in values.items():
+        if not is_traced(value) and not 0 < _number(name, value) < np.inf:
+            raise ValueError(f"{name} must be finite and > 0, got {value}")
+
+
+def check_between(low: float, high: float, **values: Any) -> None:
+    """Refuses numbers outside the half-open interval [low, high)."""
+    for name, value in values.items():
+        if not is_traced(value) and not low <= _number(name, value) < high:
+            raise ValueError(f"{name} must lie in [{low}, {high}), got {value}")
+
+
+def check_count(least: int, **values: Any) -> None:
+    """Refuses anything but whole numbers >= least."""
+    for name, value in values.items():
+        if is_traced(value):
+            continue
+        try:
+            whole = operator.index(value)
+        except TypeError:
+            raise TypeError(
+                f"{name} must be a whole number, got {value!r} of type {type(value).__name__}"
+            ) from None
+        if isinstance(value, bool) or whole < least:
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value}")
+
+
+def check_callable(**values: Any) -> None:
+    """Refuses what cannot be called."""
+    for name, value in values.items():
+        if not callable(value):
+            raise TypeError(
+                f"{name} must be a function, got {value!r} of type {type(value).__name__}"
+            )
+
+
+def check_instance(kind: Any, remedy: str, **values: Any) -> None:
+    """Refuses what is not of `kind`, and says how to get one."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{name} must be a {kind.__name__}, got {value!r:.80} of type "
+                f"{type(value).__name__}; {remedy}"
+            )
+
+
+def check_key(key: Any) -> None:
+    """Refuses anything but one typed JAX key."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key) or key.shape != ():
+        raise TypeError(
+            f"key must be one typed JAX key, got {key!r:.80}; make it with jax.random.key(seed)"
+        )

@@ -1,0 +1,251 @@
+"""From a kernel to a sampler: with what is learnt held fixed, or learnt by Monte Carlo EM.
+
+    E-step    every chain moves with the same (M, eps), until S draws, pooled over chains, are seen
+    M-step    M_I <- (1 - kappa_k) M_I + kappa_k M_I_est; momenta are transported; S may grow
+
+The E-step counter is one number for the whole ensemble, so the M-step sits behind a `cond` whose
+predicate is not batched, and its O(D^3) is paid once per E-step. An estimate that is not positive
+definite is refused, not repaired: the mass stays, and `is_refused` says so in the learning trace.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, ArrayLike
+
+from momentem.checks import check_instance, check_key, check_positive
+from momentem.em.e_steps import EStep
+from momentem.em.m_steps import MStep
+from momentem.em.schedules import Schedule, polynomial
+from momentem.types import (
+    Count,
+    EnsembleInfo,
+    Info,
+    Kernel,
+    Learnt,
+    Mass,
+    PRNGKey,
+    Sampler,
+    Vectors,
+)
+
+__all__ = ["EMState", "FixedState", "fixed", "forever", "monte_carlo_em"]
+
+
+class FixedState(NamedTuple):
+    """The chains' states alone: nothing is learnt."""
+
+    chains: Any
+
+
+class EMState(NamedTuple):
+    """Where the chains are, what is learnt, and what the current E-step has gathered."""
+
+    chains: Any
+    learnt: Learnt
+    statistic: Any
+    e_step: Any
+    learning: dict[str, Array]  # of the last M-step
+
+
+def fixed(kernel: Kernel, learnt: Learnt) -> Sampler:
+    """The sampler that moves every chain by `kernel` with what is learnt held fixed.
+
+    Args:
+        kernel: how one chain moves.
+        learnt: the mass and step size.
+
+    Example:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
+        >>> sampler = mt.fixed(mt.kernels.hmc(target, 8), mt.Learnt(mt.diagonal_mass(jnp.ones(2)),
+        0.2))
+    """
+    learnt = _check(kernel, learnt)
+    return Sampler(
+        Partial(_fixed_init, kernel, learnt),
+        Partial(_fixed_step, kernel, learnt),
+        Partial(_fixed_freeze, kernel, learnt),
+        Partial(_fixed_learnt, learnt),
+    )
+
+
+def monte_carlo_em(
+    kernel: Kernel, learnt: Learnt, m_step: MStep, e_step: EStep, averaging: Schedule | None = None
+) -> Sampler:
+    """The sampler that learns the mass of `kernel` by Monte Carlo EM over its ensemble of chains.
+
+    Args:
+        kernel: how one chain moves.
+        learnt: where to start; the initial mass decides the structure of the learnt one.
+        m_step: how the mass is learnt, from `momentem.m_steps`.
+        e_step: how many draws it is learnt from, from `momentem.e_steps`.
+        averaging: kappa_k, from `momentem.schedules`; None is `polynomial()`.
+
+    Example:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
+        >>> sampler = mt.monte_carlo_em(
+        ...     mt.kernels.hmc(target, num_steps=8),
+        ...     mt.Learnt(mt.dense_mass(jnp.eye(2)), 0.2),
+        ...     m_step=mt.m_steps.fisher(),
+        ...     e_step=mt.e_steps.growing(100),
+        ... )
+    """
+    learnt = _check(kernel, learnt)
+    check_instance(MStep, "choose one from momentem.m_steps", m_step=m_step)
+    check_instance(EStep, "choose one from momentem.e_steps", e_step=e_step)
+    averaging = polynomial() if averaging is None else averaging
+    check_instance(Partial, "choose one from momentem.schedules", averaging=averaging)
+    m_step.init(
+        learnt.mass, e_step.size
+    )  # refuses a mass or a size that the M-step cannot work with
+    return Sampler(
+        Partial(_em_init, kernel, learnt, m_step, e_step),
+        Partial(_em_step, kernel, m_step, e_step, averaging),
+        Partial(_em_freeze, kernel),
+        Partial(_em_learnt),
+    )
+
+
+def forever(sampler: Sampler) -> Sampler:
+    """The same sampler, never frozen: it goes on learning after warm-up, as in the paper.
+
+    Its draws are exact only in the limit, as kappa_k -> 0.
+
+    Args:
+        sampler: one that learns.
+    """
+    check_instance(Sampler, "e.g. momentem.hmc_em(target, ...)", sampler=sampler)
+    return sampler._replace(freeze=Partial(_never_freeze, sampler))
+
+
+def _check(kernel: Kernel, learnt: Learnt) -> Learnt:
+    check_instance(Kernel, "build it with a factory from momentem.kernels", kernel=kernel)
+    check_instance(Learnt, "build it as momentem.Learnt(mass, step_size)", learnt=learnt)
+    check_instance(
+        Mass, "build it with diagonal_mass, dense_mass or low_rank_mass", mass=learnt.mass
+    )
+    check_positive(step_size=learnt.step_size)
+    return Learnt(
+        learnt.mass, jnp.asarray(learnt.step_size, learnt.mass.precision_diagonal().dtype)
+    )
+
+
+def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> Any:
+    check_key(key)
+    diagonal = learnt.mass.precision_diagonal()
+    if positions.ndim != 2 or positions.shape[1] != len(diagonal):
+        raise ValueError(
+            f"positions must have shape (chains, {len(diagonal)}) to fit the mass, got "
+            f"{positions.shape}"
+        )
+    if positions.dtype != diagonal.dtype:
+        raise TypeError(
+            f"positions and mass must share a dtype, got {positions.dtype} and {diagonal.dtype}"
+        )
+    keys = jax.random.split(key, len(positions))
+    return jax.vmap(kernel.init, in_axes=(0, 0, None))(keys, positions, learnt)
+
+
+def _move(kernel: Kernel, learnt: Learnt, key: PRNGKey, chains: Any) -> tuple[Any, Info]:
+    """Every chain by one step, each with its own key."""
+    keys = jax.random.split(key, len(jax.tree.leaves(chains)[0]))
+    chains, info = jax.vmap(kernel.step, in_axes=(0, 0, None))(keys, chains, learnt)
+    step_sizes = jnp.broadcast_to(learnt.step_size, keys.shape)
+    return chains, info._replace(stats=info.stats | {"step_size": step_sizes})
+
+
+def _fixed_init(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> FixedState:
+    return FixedState(_start(kernel, learnt, key, positions))
+
+
+def _fixed_step(
+    kernel: Kernel, learnt: Learnt, key: PRNGKey, state: FixedState
+) -> tuple[FixedState, EnsembleInfo]:
+    chains, info = _move(kernel, learnt, key, state.chains)
+    return FixedState(chains), EnsembleInfo(info, {})
+
+
+def _fixed_freeze(kernel: Kernel, learnt: Learnt, state: FixedState) -> tuple[Sampler, FixedState]:
+    return fixed(kernel, learnt), state
+
+
+def _fixed_learnt(learnt: Learnt, state: FixedState) -> Learnt:
+    del state
+    return learnt
+
+
+def _em_init(
+    kernel: Kernel, learnt: Learnt, m_step: MStep, e_step: EStep, key: PRNGKey, positions: Vectors
+) -> EMState:
+    chains_key, e_key = jax.random.split(key)
+    return EMState(
+        chains=_start(kernel, learnt, chains_key, positions),
+        learnt=learnt,
+        statistic=m_step.init(learnt.mass, e_step.size),
+        e_step=e_step.init(e_key, e_step.size, learnt),
+        learning=_learning(
+            jnp.array(0), jnp.asarray(e_step.size), jnp.array(0.0), learnt, jnp.array(False)
+        ),
+    )
+
+
+def _learning(
+    num_m_steps: Count, size: Count, rate: ArrayLike, learnt: Learnt, is_refused: Any
+) -> dict[str, Array]:
+    """The row that an M-step adds to the learning trace."""
+    dtype = learnt.step_size.dtype
+    return {
+        "num_m_steps": num_m_steps,
+        "e_step_size": size,
+        "averaging_rate": jnp.asarray(rate, dtype),
+        "step_size": learnt.step_size,
+        "precision_diagonal": learnt.mass.precision_diagonal(),
+        "condition_number": learnt.mass.condition_number(),
+        "is_refused": is_refused,
+    }
+
+
+def _em_step(
+    kernel: Kernel, m_step: MStep, e_step: EStep, averaging: Schedule, key: PRNGKey, state: EMState
+) -> tuple[EMState, EnsembleInfo]:
+    move_key, observe_key, renew_key = jax.random.split(key, 3)
+    chains, info = _move(kernel, state.learnt, move_key, state.chains)
+    statistic = m_step.update(state.statistic, info, state.learnt)
+    watched = e_step.observe(observe_key, state.e_step, info, state.learnt)
+
+    def maximise() -> tuple[Any, Learnt, Any, dict[str, Array]]:
+        k = state.learning["num_m_steps"] + 1
+        rate = averaging(k.astype(state.learnt.step_size.dtype))
+        averaged = state.learnt.mass.average(m_step.estimate(statistic, state.learnt), rate)
+        is_refused = ~averaged.is_proper()
+        mass = jax.tree.map(
+            lambda new, old: jnp.where(is_refused, old, new), averaged, state.learnt.mass
+        )
+        learnt = Learnt(mass, state.learnt.step_size)
+        carried = jax.vmap(kernel.transport, in_axes=(0, None, None))(chains, state.learnt, learnt)
+        learning = _learning(k, watched.size, rate, learnt, is_refused)
+        return carried, learnt, e_step.renew(renew_key, watched, learnt), learning
+
+    is_over = statistic.num_samples >= watched.size
+    chains, learnt, watched, learning = jax.lax.cond(
+        is_over, maximise, lambda: (chains, state.learnt, watched, state.learning)
+    )
+    statistic = statistic._replace(num_samples=jnp.where(is_over, 0, statistic.num_samples))
+    state = EMState(chains, learnt, statistic, watched, learning)
+    return state, EnsembleInfo(info, {"is_m_step": is_over} | learning)
+
+
+def _em_freeze(kernel: Kernel, state: EMState) -> tuple[Sampler, FixedState]:
+    return fixed(kernel, state.learnt), FixedState(state.chains)
+
+
+def _em_learnt(state: EMState) -> Learnt:
+    return state.learnt
+
+
+def _never_freeze(sampler: Sampler, state: Any) -> tuple[Sampler, Any]:
+    return forever(sampler), state

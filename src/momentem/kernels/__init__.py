@@ -1,0 +1,5 @@
+"""How one chain moves."""
+
+from momentem.kernels.hmc import hmc
+
+__all__ = ["hmc"]

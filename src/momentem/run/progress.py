@@ -1,0 +1,46 @@
+"""A progress bar in a terminal; elsewhere, nothing."""
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Counts iterations and divergences on a line of the terminal."""
+
+    def __init__(self, total: int, is_wanted: bool):
+        console = Console(stderr=True)
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[divergences]} divergences"),
+            console=console,
+            disable=not (is_wanted and console.is_terminal),
+        )
+        self._task = self._bar.add_task("compiling", total=total, divergences=0)
+        self._divergences = 0
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._bar.stop()
+
+    def advance(self, count: int, label: str, divergences: int) -> None:
+        """Moves on by `count` iterations of the phase `label`."""
+        self._divergences += divergences
+        self._bar.update(
+            self._task, advance=count, description=label, divergences=self._divergences
+        )

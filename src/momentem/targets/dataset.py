@@ -1,0 +1,93 @@
+"""A target made of a prior, the likelihood of one datum, and data.
+
+log p(theta | data) = log p(theta) + sum_i log p(datum_i | theta)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from numpyro.distributions.constraints import Constraint
+
+from momentem.checks import check_callable
+from momentem.targets.density import Parameters, Target, as_parameters, check_scalar, unconstrained
+from momentem.types import Scalar
+
+__all__ = ["dataset"]
+
+
+def dataset(
+    log_prior: Callable[[Any], Any],
+    log_likelihood: Callable[[Any, Any], Any],
+    data: Any,
+    initial: Any,
+    constraints: Mapping[str, Constraint] | None = None,
+) -> Target:
+    """A target from a prior, the likelihood of ONE datum, and data.
+
+    Args:
+        log_prior: maps parameters to their log prior density: a scalar.
+        log_likelihood: maps (parameters, datum) to the log likelihood of that one datum: a scalar.
+        data: an array, or a pytree of arrays, with one shared leading axis: a datum per row.
+        initial: as for `density`.
+        constraints: as for `density`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import momentem as mt
+        >>> target = mt.dataset(
+        ...     log_prior=lambda mu: -0.5 * mu**2,
+        ...     log_likelihood=lambda mu, x: -0.5 * (x - mu) ** 2,
+        ...     data=jnp.array([1.0, 2.0, 3.0]),
+        ...     initial=0.0,
+        ... )
+        >>> float(target.logdensity(target.initial))
+        -7.0
+    """
+    check_callable(log_prior=log_prior, log_likelihood=log_likelihood)
+    rows = _as_rows(data)
+    parameters = as_parameters(initial)
+    datum = jax.tree.map(lambda leaf: leaf[0], rows)
+    check_scalar("log_prior(parameters)", log_prior, parameters)
+    check_scalar("log_likelihood(parameters, datum)", log_likelihood, parameters, datum)
+    logdensity = Partial(_log_posterior, Partial(log_prior), Partial(log_likelihood), rows)
+    return unconstrained(logdensity, parameters, constraints)
+
+
+def _log_posterior(
+    log_prior: Callable, log_likelihood: Callable, data: Any, parameters: Parameters
+) -> Scalar:
+    terms = jax.vmap(log_likelihood, in_axes=(None, 0))(parameters, data)
+    return log_prior(parameters) + jnp.sum(terms)
+
+
+def _as_rows(data: Any) -> Any:
+    """`data` as a pytree of arrays with one leading axis, or an error that names the leaf and the
+    row."""
+    leaves = jax.tree_util.tree_flatten_with_path(data)[0]
+    if not leaves:
+        raise ValueError(f"data must hold at least one array, got {data!r}")
+    counts = {}
+    for path, leaf in leaves:
+        name = f"data{jax.tree_util.keystr(path)}"
+        try:
+            array = np.asarray(leaf)
+        except ValueError:
+            raise TypeError(f"{name} must be an array of numbers, got {leaf!r:.80}") from None
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold numbers, got dtype {array.dtype}")
+        if array.ndim == 0 or len(array) == 0:
+            raise ValueError(f"{name} must have a row per datum, got shape {array.shape}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise ValueError(
+                f"{name} must be finite, got {array[row]} in row {row}; drop or impute that row"
+            )
+        counts[name] = len(array)
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise ValueError(f"data must share one leading axis, got rows {found}")
+    return jax.tree.map(jnp.asarray, data)

@@ -1,0 +1,108 @@
+"""Where chains start: overdispersed around the user's initial position, and only where the density
+is finite."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from momentem.checks import check_between, check_count
+from momentem.targets.density import Target, parameter_names
+from momentem.types import PRNGKey, Scalar, Vector, Vectors
+
+__all__ = ["given_starts", "starts"]
+
+NUM_ATTEMPTS = 20  # the noise halves with each, so the last are at `initial` in all but name
+
+
+def starts(key: PRNGKey, target: Target, num_chains: int, spread: float) -> Vectors:
+    """A start per chain: `initial` plus uniform noise, drawn again closer by where it is not
+    usable.
+
+    Args:
+        key: a typed JAX key.
+        target: what is sampled.
+        num_chains: how many starts.
+        spread: half-width of the noise on the unconstrained scale; 0 starts every chain at
+        `initial`.
+
+    Raises:
+        ValueError: if `initial` and all places tried near it have no finite density and gradient.
+
+    Example:
+        >>> import jax, momentem as mt
+        >>> target = mt.density(lambda x: -x**2, initial=3.0)
+        >>> mt.starts(jax.random.key(0), target, num_chains=4, spread=1.0).shape
+        (4, 1)
+    """
+    check_count(1, num_chains=num_chains)
+    check_between(0.0, np.inf, spread=spread)
+    initial = jnp.broadcast_to(target.initial, (num_chains, len(target.initial)))
+    positions, is_usable = initial, jnp.zeros(num_chains, bool)
+    for attempt_key in jax.random.split(key, NUM_ATTEMPTS):
+        noise = jax.random.uniform(attempt_key, initial.shape, initial.dtype, minval=-1, maxval=1)
+        positions = jnp.where(is_usable[:, None], positions, initial + spread * noise)
+        is_usable = _is_usable(target, positions)
+        if is_usable.all():
+            return positions
+        spread = spread / 2
+    check_start(target, target.initial)
+    return jnp.where(is_usable[:, None], positions, initial)
+
+
+@jax.jit
+def _is_usable(target: Target, positions: Vectors) -> Bool[Array, " chains"]:
+    value, gradient = jax.vmap(jax.value_and_grad(target.logdensity))(positions)
+    return jnp.isfinite(value) & jnp.isfinite(gradient).all(axis=1)
+
+
+@jax.jit
+def _value_and_gradient(target: Target, position: Vector) -> tuple[Scalar, Vector]:
+    return jax.value_and_grad(target.logdensity)(position)
+
+
+def given_starts(target: Target, positions: Any, num_chains: int) -> Vectors:
+    """The user's own starts, constrained and with a leading axis of chains, each checked."""
+    like = jax.eval_shape(target.constrain, target.initial)
+    expected = jax.tree.map(lambda leaf: (num_chains, *leaf.shape), like)
+    found = jax.tree.map(np.shape, positions)
+    if found != expected:
+        raise ValueError(
+            f"positions must be like initial with a leading axis of {num_chains} chains, shapes "
+            f"{expected}, got {found}"
+        )
+    arrays = jax.tree.map(lambda leaf, model: jnp.asarray(leaf, model.dtype), positions, like)
+    vectors = jax.vmap(target.unconstrain)(arrays)
+    for vector in vectors:
+        check_start(target, vector)
+    return vectors
+
+
+def check_start(target: Target, position: Vector) -> None:
+    """Refuses a position where the density or its gradient is not finite, naming the parameter and
+    its value."""
+    value, gradient = _value_and_gradient(target, position)
+    if np.isfinite(value) and np.isfinite(gradient).all():
+        return
+    parameters, gradients = target.constrain(position), target.unravel(gradient)
+    listed = zip(
+        parameter_names(parameters),
+        jax.tree.leaves(parameters),
+        jax.tree.leaves(gradients),
+        strict=True,
+    )
+    rows = [(name, value, slope, bool(np.isfinite(slope).all())) for name, value, slope in listed]
+    # a density that is -inf everywhere nearby has a finite gradient (0): then any parameter may be
+    # to blame
+    blamed = [row for row in rows if not row[3]] or rows
+    shown = "; ".join(
+        f"{name} = {theta} (gradient {slope})" for name, theta, slope, _ in blamed[:5]
+    )
+    more = f" and {len(blamed) - 5} more" if len(blamed) > 5 else ""
+    raise ValueError(
+        f"a start must have a finite log density and gradient, got log density {value} at "
+        f"{shown}{more}; "
+        "give another `initial`, or a constraint if a parameter left its support"
+    )

@@ -1,0 +1,254 @@
+"""Conformance checks for kernels and samplers, yours as well as ours.
+
+    check_kernel(make)       the contract of a Kernel, for every kind of mass and every float dtype
+    check_sampler(make)      the contract of a Sampler
+    invariance(…)            the smallest p-value of a test that a kernel leaves a known
+    distribution alone
+
+Each check raises AssertionError with what was broken. `make` builds what is checked from a target,
+so that the checks can choose the targets.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.stats import ks_2samp
+
+from momentem.masses import DenseMass, DiagonalMass, LowRankMass
+from momentem.targets.density import Target, density
+from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, PRNGKey, Sampler
+
+__all__ = ["check_kernel", "check_sampler", "invariance"]
+
+NUM_CHAINS = 3
+
+
+def _skewed(parameters: dict[str, Array]) -> Array:
+    """A smooth target without symmetries, which would hide errors of sign: log-gammas, correlated
+    with normals."""
+    x, y = parameters["x"], parameters["y"]
+    return 2 * x - jnp.exp(x) - 0.5 * jnp.sum((y - 0.3 * x) ** 2 / jnp.array([1.0, 0.25], y.dtype))
+
+
+def _target(dtype: Any) -> Target:
+    return density(_skewed, {"x": jnp.zeros((), dtype), "y": jnp.zeros(2, dtype)})
+
+
+def _dtypes() -> list[Any]:
+    return [jnp.float32, jnp.float64] if jax.config.jax_enable_x64 else [jnp.float32]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _masses(dtype: Any) -> list[Mass]:
+    precision = jnp.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.3]], dtype)
+    vectors = jnp.eye(3, dtype=dtype)[:, :1]
+    return [
+        DiagonalMass(jnp.diagonal(precision)),
+        DenseMass.from_precision(precision),
+        LowRankMass(jnp.ones(3, dtype), vectors, jnp.array([2.0], dtype)),
+    ]
+
+
+def _agree(found: Any, expected: Any, what: str, dtype: Any) -> None:
+    tolerance = 1e-4 if dtype == jnp.float32 else 1e-9
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True
+    ):
+        np.testing.assert_allclose(
+            a,
+            b,
+            rtol=tolerance,
+            atol=tolerance,
+            err_msg=f"{what}: {jax.tree_util.keystr(path)} differs",
+        )
+
+
+def _check_same_form(before: Any, after: Any, what: str) -> None:
+    def form(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.asarray(leaf).dtype), tree)
+
+    assert form(before) == form(after), (
+        f"{what} must keep its structure, shapes and dtypes over a step"
+    )
+
+
+def _check_info(info: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    assert isinstance(info, Info), f"info must be an Info, got {type(info).__name__}"
+    for name in ("position", "momentum", "gradient"):
+        array = getattr(info, name)
+        assert array.shape == shape, f"info.{name} must have shape {shape}, got {array.shape}"
+        assert array.dtype == dtype, f"info.{name} must keep dtype {dtype}, got {array.dtype}"
+        assert bool(jnp.isfinite(array).all()), f"info.{name} is not finite"
+    assert "diverging" in info.stats, f"info.stats must have 'diverging', has {sorted(info.stats)}"
+    for name, array in info.stats.items():
+        assert array.shape == shape[:-1], (
+            f"info.stats[{name!r}] must have shape {shape[:-1]}, got {array.shape}"
+        )
+
+
+def check_kernel(make: Callable[[Target], Kernel], step_size: float = 0.1) -> None:
+    """Checks the contract of a kernel.
+
+    jit agrees with eager; vmap over chains agrees with a loop; dtypes, shapes and structure are
+    kept; the same key gives the same step and another key another; no key is used twice; the
+    gradient in Info is that of the target.
+
+    Args:
+        make: builds the kernel for a target.
+        step_size: one at which the kernel is stable on a target of unit scale.
+
+    Example:
+        >>> import momentem as mt
+        >>> mt.testing.check_kernel(lambda target: mt.kernels.hmc(target, num_steps=3))
+    """
+    for dtype in _dtypes():
+        target = _target(dtype)
+        kernel = make(target)
+        assert isinstance(kernel, Kernel), f"make must return a Kernel, got {type(kernel).__name__}"
+        for mass in _masses(dtype):
+            _check_kernel(kernel, target, Learnt(mass, jnp.array(step_size, dtype)), dtype)
+
+
+def _check_kernel(kernel: Kernel, target: Target, learnt: Learnt, dtype: Any) -> None:
+    init_key, *keys = jax.random.split(jax.random.key(0), 1 + NUM_CHAINS)
+    with jax.debug_key_reuse(True):
+        state = kernel.init(init_key, target.initial, learnt)
+        eager = kernel.step(keys[0], state, learnt)
+    _check_info(eager[1], target.initial.shape, dtype)
+    _check_same_form(state, eager[0], "state")
+    _check_same_form(state, kernel.transport(state, learnt, learnt), "state after transport")
+    _agree(
+        eager[1].gradient,
+        jax.grad(target.logdensity)(eager[1].position),
+        "info.gradient against the target's",
+        dtype,
+    )
+
+    step = jax.jit(lambda kernel, key, state: kernel.step(key, state, learnt))
+    _agree(step(kernel, keys[0], state), eager, "jit against eager", dtype)
+    _agree(step(kernel, keys[0], state), step(kernel, keys[0], state), "the same key twice", dtype)
+    loop = [step(kernel, key, state) for key in keys]
+    other = [bool((a[1].position == b[1].position).all()) for a, b in pairwise(loop)]
+    assert not all(other), "different keys must give different draws"
+    mapped = jax.jit(jax.vmap(lambda key: kernel.step(key, state, learnt)))(jnp.stack(keys))
+    _agree(
+        mapped, jax.tree.map(lambda *leaves: jnp.stack(leaves), *loop), "vmap against a loop", dtype
+    )
+
+
+def check_sampler(make: Callable[[Target], Sampler]) -> None:
+    """Checks the contract of a sampler.
+
+    jit agrees with eager; a second call, and a call with a sampler made anew, do not compile again;
+    dtypes, shapes and structure are kept; chains differ; the same key gives the same step; raw keys
+    and misshapen positions are refused; a frozen sampler learns no more.
+
+    Args:
+        make: builds the sampler for a target.
+
+    Example:
+        >>> import momentem as mt
+        >>> mt.testing.check_sampler(lambda target: mt.hmc(target, step_size=0.1, num_steps=3))
+    """
+    for dtype in _dtypes():
+        target = _target(dtype)
+        sampler = make(target)
+        assert isinstance(sampler, Sampler), (
+            f"make must return a Sampler, got {type(sampler).__name__}"
+        )
+        _check_sampler(sampler, make(target), target, dtype)
+
+
+def _check_sampler(sampler: Sampler, twin: Sampler, target: Target, dtype: Any) -> None:
+    init_key, step_key, other_key = jax.random.split(jax.random.key(0), 3)
+    positions = jnp.broadcast_to(target.initial, (NUM_CHAINS, len(target.initial)))
+    for wrong in ((jax.random.key_data(init_key), positions), (init_key, positions[:, :-1])):
+        try:
+            sampler.init(*wrong)
+        except (TypeError, ValueError):
+            continue
+        raise AssertionError("init must refuse a raw key, and positions that do not fit")
+    state = sampler.init(init_key, positions)
+    after, info = sampler.step(step_key, state)
+    assert isinstance(info, EnsembleInfo), (
+        f"info must be an EnsembleInfo, got {type(info).__name__}"
+    )
+    _check_info(info.chains, positions.shape, dtype)
+    _check_same_form(state, after, "state")
+
+    num_traces = 0
+
+    def count_and_step(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, EnsembleInfo]:
+        nonlocal num_traces
+        num_traces += 1
+        return sampler.step(key, state)
+
+    step = jax.jit(count_and_step)
+    first = step(sampler, step_key, state)
+    _agree(first, (after, info), "jit against eager", dtype)
+    _agree(step(twin, step_key, state), first, "the same key twice", dtype)
+    assert num_traces == 1, f"a sampler made anew must not compile again, traced {num_traces} times"
+    apart = step(sampler, other_key, state)[1].chains.position
+    assert not bool((apart == first[1].chains.position).all()), (
+        "different keys must give different draws"
+    )
+    assert len(np.unique(np.asarray(info.chains.position), axis=0)) > 1, "chains must differ"
+
+    frozen, frozen_state = sampler.freeze(after)
+    assert isinstance(frozen, Sampler), "freeze must return a sampler and its state"
+    frozen.step(other_key, frozen_state)
+    learnt = sampler.learnt(after)
+    assert learnt is None or isinstance(learnt, Learnt), "learnt must return a Learnt or None"
+
+
+def invariance(
+    key: PRNGKey,
+    kernel: Kernel,
+    learnt: Learnt,
+    exact: Callable[[PRNGKey, int], Float[Array, "draws dim"]],
+    num_draws: int = 50_000,
+) -> float:
+    """The smallest p-value of Kolmogorov-Smirnov tests that one step leaves a known distribution
+    alone.
+
+    Exact draws are moved by one step each, and every coordinate and product of two coordinates is
+    compared with four times as many fresh exact draws. Under a kernel that is right, the value
+    falls below p with a chance of at most D (D + 3) / 2 times p.
+
+    Args:
+        key: a typed JAX key.
+        kernel: what is tested.
+        learnt: the mass and step size to test it at; a step size with visible rejections has the
+        most power. exact: draws from the distribution, (key, n) -> n vectors.
+        num_draws: how many draws are moved.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(1))
+        >>> kernel = mt.kernels.hmc(target, num_steps=2)
+        >>> learnt = mt.Learnt(mt.diagonal_mass(jnp.ones(1)), jnp.array(1.0))
+        >>> normal = lambda key, n: jax.random.normal(key, (n, 1))
+        >>> mt.testing.invariance(jax.random.key(0), kernel, learnt, normal) > 1e-3
+        True
+    """
+    start_key, init_key, step_key, fresh_key = jax.random.split(key, 4)
+
+    def one_step(init_key: PRNGKey, step_key: PRNGKey, position: Array) -> Array:
+        state = kernel.init(init_key, position, learnt)
+        return kernel.step(step_key, state, learnt)[1].position
+
+    keys = (jax.random.split(init_key, num_draws), jax.random.split(step_key, num_draws))
+    moved = jax.jit(jax.vmap(one_step))(*keys, exact(start_key, num_draws))
+    fresh = exact(fresh_key, 4 * num_draws)
+    pairs = zip(_features(moved), _features(fresh), strict=True)
+    tests: list[Any] = [ks_2samp(a, b) for a, b in pairs]
+    return min(float(test.pvalue) for test in tests)
+
+
+def _features(draws: Float[Array, "draws dim"]) -> list[np.ndarray]:
+    columns = list(np.asarray(draws).T)
+    return columns + [a * b for i, a in enumerate(columns) for b in columns[i:]]

@@ -1,0 +1,121 @@
+"""The words the package speaks: what is learnt, what moves a chain, what moves an ensemble.
+
+A `Kernel` moves one chain and leaves open everything that EM can learn; a `Sampler` moves an
+ensemble of chains and leaves nothing open. Both are NamedTuples of functions bound to their
+arguments with `jax.tree_util.Partial`, so they are pytrees: the data and the hyperparameters inside
+them are arguments of the compiled program, not constants of it
+(docs/decisions/0001-samplers-are-pytrees.md).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float, Int, Key
+
+__all__ = ["EnsembleInfo", "Info", "Kernel", "Learnt", "Mass", "Sampler"]
+
+PRNGKey = Key[Array, ""]
+Scalar = Float[Array, ""]
+Count = Int[Array, ""]
+Flag = Bool[Array, ""]
+Vector = Float[Array, " dim"]
+Matrix = Float[Array, "dim dim"]
+Vectors = Float[Array, "chains dim"]
+
+
+@runtime_checkable
+class Mass(Protocol):
+    """How a mass M acts on momenta; M_I = M^-1 is its precision, and F a factor with F F' = M."""
+
+    def velocity(self, momentum: Vector) -> Vector:
+        """M^-1 p."""
+        ...
+
+    def colour(self, whitened: Vector) -> Vector:
+        """F y: turns standard normal y into a momentum with covariance M."""
+        ...
+
+    def whiten(self, momentum: Vector) -> Vector:
+        """F^-1 p, the inverse of `colour`."""
+        ...
+
+    def sample(self, key: PRNGKey) -> Vector:
+        """One momentum from N(0, M)."""
+        ...
+
+    def kinetic_energy(self, momentum: Vector) -> Scalar:
+        """p' M^-1 p / 2."""
+        ...
+
+    def transport(self, momentum: Vector, old: "Mass") -> Vector:
+        """Carries p ~ N(0, old) over to N(0, M): F F_old^-1 p."""
+        ...
+
+    def log_determinant(self) -> Scalar:
+        """log |M|."""
+        ...
+
+    def average(self, estimate: Any, rate: Scalar) -> Any:
+        """(1 - rate) M_I + rate M_I_est, as a mass."""
+        ...
+
+    def precision_diagonal(self) -> Vector:
+        """The diagonal of M_I."""
+        ...
+
+    def condition_number(self) -> Scalar:
+        """Largest over smallest eigenvalue of M_I."""
+        ...
+
+    def is_proper(self) -> Flag:
+        """Whether M_I is finite and positive definite."""
+        ...
+
+
+class Learnt(NamedTuple):
+    """Everything that EM can set."""
+
+    mass: Mass
+    step_size: Scalar
+
+
+class Info(NamedTuple):
+    """What a kernel tells of one step of one chain: the draw, and what M-steps learn from."""
+
+    position: Vector
+    momentum: Vector  # as accepted, at the end of the step
+    gradient: Vector  # of the log density at `position`
+    stats: dict[str, Array]  # under ArviZ's sample_stats names
+
+
+class EnsembleInfo(NamedTuple):
+    """What a sampler tells of one step of all its chains."""
+
+    chains: Info  # every leaf with a leading axis of chains
+    learning: dict[str, Array]  # what EM did in this step; empty where nothing is learnt
+
+
+def keep(state: Any, old: Learnt, new: Learnt) -> Any:
+    """The transport of kernels that redraw their momenta: nothing to carry over."""
+    del old, new
+    return state
+
+
+class Kernel(NamedTuple):
+    """How one chain moves, given what is learnt."""
+
+    init: Callable[..., Any]  # (key, position, learnt) -> state
+    step: Callable[..., tuple[Any, Info]]  # (key, state, learnt) -> (state, info)
+    transport: Callable[..., Any] = Partial(keep)  # (state, old learnt, new learnt) -> state
+
+
+class Sampler(NamedTuple):
+    """How an ensemble of chains moves."""
+
+    init: Callable[..., Any]  # (key, positions) -> state
+    step: Callable[..., tuple[Any, EnsembleInfo]]  # (key, state) -> (state, info)
+    freeze: Callable[..., tuple[Any, Any]]  # (state) -> (sampler that learns no more, its state)
+    learnt: Callable[
+        ..., Learnt | None
+    ]  # (state) -> what the chains move by; None if nothing is learnable

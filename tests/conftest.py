@@ -1,0 +1,21 @@
+import jax
+import pytest
+from hypothesis import settings
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=30)
+settings.load_profile("repeatable")
+
+
+def pytest_configure(config):
+    # short runs warn of what they are; tests of the warnings ask for them. (Not in pyproject.toml:
+    # naming the category there imports momentem before jaxtyping's hook is in place.)
+    config.addinivalue_line("filterwarnings", "ignore::momentem.SamplingWarning")
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(20170)
