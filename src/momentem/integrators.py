@@ -29,7 +29,7 @@ class PhasePoint(NamedTuple):
 
 
 def leapfrog(
-    logdensity: Callable[[Vector], Scalar], mass: Mass, step_size: Scalar, point: PhasePoint
+    logdensity: Callable[[Vector], Scalar], mass: Mass, step_size: Scalar | float, point: PhasePoint
 ) -> PhasePoint:
     """One leapfrog step: one new gradient."""
     momentum = point.momentum + step_size / 2 * point.gradient
@@ -41,7 +41,7 @@ def leapfrog(
 def trajectory(
     logdensity: Callable[[Vector], Scalar],
     mass: Mass,
-    step_size: Scalar,
+    step_size: Scalar | float,
     num_steps: Count | int,
     point: PhasePoint,
 ) -> PhasePoint:

@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from momentem.checks import is_traced
 from momentem.types import Count, Flag, Mass, Matrix, PRNGKey, Scalar, Vector, Vectors

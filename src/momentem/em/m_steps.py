@@ -36,7 +36,11 @@ __all__ = [
 ]
 
 
-WINDOW_RIDGE = 1e-5  # keeps a direction seen by draws or scores alone finite
+# A direction that the window's draws see and its scores do not (or the reverse) has no finite
+# answer; this much of the identity is added to both. Of 1e-5 … 1, 1e-2 kept cond(M_I P) lowest on
+# Gaussians with ten outlying directions where the window is shorter than D, and costs little where
+# it is not.
+WINDOW_RIDGE = 1e-2
 
 
 class MStep(NamedTuple):
@@ -125,7 +129,7 @@ def fisher_low_rank(window: int) -> MStep:
     kept, as many as the mass has.
 
     Args:
-        window: how many draws are kept, at least twice the rank of the mass.
+        window: how many draws are kept, at least twice the rank of the mass; ten times is better.
     """
     check_count(4, window=window)
     # the number of rows is a shape, so it must stay concrete: it rides as one, in an empty array
