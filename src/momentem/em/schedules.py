@@ -21,7 +21,7 @@ __all__ = ["Schedule", "polynomial", "schedule"]
 Schedule = Callable[..., Scalar]  # k -> kappa_k, a Partial
 
 
-def _power(exponent: Scalar | float, offset: Scalar | float, k: Scalar) -> Scalar:
+def _power(exponent: Scalar | float, offset: Scalar | float, k: Scalar | float) -> Scalar | float:
     return (k + offset) ** -exponent
 
 
@@ -64,9 +64,9 @@ def schedule(kappa: Callable[..., Scalar]) -> Schedule:
         0.5
     """
     check_callable(kappa=kappa)
-    early = np.array([float(kappa(float(k))) for k in (1, 2, 3, 10, 100, 1000)])
+    early = np.array([float(kappa(float(k))) for k in (1, 2, 3, 10)])
     if not ((early > 0) & (early <= 1)).all():
-        raise ValueError(f"kappa must lie in (0, 1], got {early} at k = 1, 2, 3, 10, 100, 1000")
+        raise ValueError(f"kappa must lie in (0, 1], got {early} at k = 1, 2, 3, 10")
     late, later = float(kappa(1e8)), float(kappa(1e9))
     exponent = np.log10(late / later) if later > 0 else np.inf
     if not exponent <= 1.06:

@@ -119,7 +119,7 @@ def _unconstrained_logdensity(
     return sum(log_jacobians, start=logdensity(theta))
 
 
-def parameter_names(parameters: Parameters) -> list[str]:
+def parameter_names(parameters: Any) -> list[str]:
     """A name per leaf: its path joined by dots; a bare array is called "position"."""
     paths = jax.tree_util.tree_flatten_with_path(parameters)[0]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
