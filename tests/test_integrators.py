@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from broken_leapfrogs import gradient_sign, half_position_step, mass_for_its_inverse, one_sided
 from momentem.integrators import PhasePoint, leapfrog
 from momentem.masses import dense_mass
+
+from broken_leapfrogs import gradient_sign, half_position_step, mass_for_its_inverse, one_sided
 
 MASS = dense_mass(jnp.array([[1.5, 0.4], [0.4, 0.3]]))
 

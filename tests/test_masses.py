@@ -116,7 +116,7 @@ def test_geometric_mean_solves_its_equation(one, other):
 def test_shrinking_makes_any_covariance_positive_definite(seed, count):
     rows = np.random.default_rng(seed).normal(size=(count, 20))
     covariance = jnp.asarray(np.cov(rows.T))
-    shrunk = DenseMass.shrink(covariance, jnp.asarray(count))
+    shrunk = DenseMass.shrink(covariance, jnp.asarray(count), power=4)
     assert np.linalg.eigvalsh(shrunk)[0] > 0
     np.testing.assert_allclose(jnp.diagonal(shrunk), jnp.diagonal(covariance))
 

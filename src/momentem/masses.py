@@ -2,8 +2,8 @@
 
     DiagonalMass   M_I = diag(precision)
     DenseMass      M_I = precision,                        M = F F',  F = L^-T with M_I = L L'
-    LowRankMass    M_I = S (I + U (Lambda - I) U') S,      M = F F',  F = S^-1 (I + U (Lambda^-1/2 -
-    I) U')
+    LowRankMass    M_I = S (I + U (Lambda - I) U') S,      M = F F',
+                                                           F = S^-1 (I + U (Lambda^-1/2 - I) U')
 
 A mass is a NamedTuple of arrays, so it rides in a scan carry. Masses are built and checked by
 `diagonal_mass`, `dense_mass` and `low_rank_mass`; the classes themselves check nothing, because JAX
@@ -115,9 +115,9 @@ class DiagonalMass(NamedTuple):
         return jnp.sqrt(a / b)
 
     @staticmethod
-    def shrink(matrix: Vector, count: Count) -> Vector:
+    def shrink(matrix: Vector, count: Count, power: int) -> Vector:
         """A: variances alone need no shrinking."""
-        del count
+        del count, power
         return matrix
 
 
@@ -197,14 +197,14 @@ class DenseMass(NamedTuple):
         return (root / jnp.sqrt(eigenvalues)[None]) @ root.T
 
     @staticmethod
-    def shrink(matrix: Matrix, count: Count) -> Matrix:
+    def shrink(matrix: Matrix, count: Count, power: int) -> Matrix:
         """A drawn towards its own diagonal: scale-free, and positive definite for any count >= 2.
 
-        The weight w = (D/n)^2 / (1 + (D/n)^2) vanishes faster than the noise of the correlations,
-        which is of order sqrt(D/n), so that it biases nothing once n >> D, and leaves the variances
-        alone at n << D.
+        The weight w = r / (1 + r), r = (D/n)^power, is a heuristic. The noise of correlations is of
+        order sqrt(D/n): w vanishes faster, so that it biases nothing once n >> D, and leaves little
+        but the variances where n << D.
         """
-        ratio = (matrix.shape[-1] / count.astype(matrix.dtype)) ** 2
+        ratio = (matrix.shape[-1] / count.astype(matrix.dtype)) ** power
         weight = ratio / (1 + ratio)
         return (1 - weight) * matrix + weight * jnp.diag(jnp.diagonal(matrix))
 
@@ -321,7 +321,7 @@ def diagonal_mass(precision: ArrayLike) -> DiagonalMass:
     Args:
         precision: D positive numbers.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> diagonal_mass(jnp.array([1.0, 4.0])).velocity(jnp.array([1.0, 1.0])).tolist()
         [1.0, 4.0]
@@ -337,7 +337,7 @@ def dense_mass(precision: ArrayLike) -> DenseMass:
     Args:
         precision: a symmetric positive definite D x D matrix.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> mass = dense_mass(jnp.array([[2.0, 1.0], [1.0, 2.0]]))
         >>> mass.velocity(jnp.array([1.0, 0.0])).tolist()
@@ -371,7 +371,7 @@ def low_rank_mass(scale: ArrayLike, vectors: ArrayLike, eigenvalues: ArrayLike) 
         vectors: U, D x rank, with orthonormal columns.
         eigenvalues: the `rank` positive entries of the diagonal Lambda; 1 leaves a direction alone.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> mass = low_rank_mass(jnp.ones(3), jnp.eye(3)[:, :1], jnp.array([9.0]))
         >>> mass.velocity(jnp.ones(3)).tolist()

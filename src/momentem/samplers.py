@@ -28,7 +28,7 @@ def hmc(
         mass: None is the identity.
         jitter: of the number of steps, see `momentem.kernels.hmc`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, momentem as mt
         >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
         >>> trace = mt.sample(target, mt.hmc(target, step_size=0.5, num_steps=5), num_draws=200)
@@ -60,11 +60,13 @@ def hmc_em(
         num_steps: leapfrog steps per draw.
         mass: where learning starts, and the structure of what is learnt; None is a dense identity.
         m_step: how the mass is learnt; None is `m_steps.fisher()`. The paper's is
-        `m_steps.momentum()`. e_step: how long E-steps are; None is `e_steps.growing` from the
-        larger of 100 and 2 D draws. averaging: how estimates are averaged; None is
-        `schedules.polynomial()`. jitter: of the number of steps, see `momentem.kernels.hmc`.
+            `m_steps.momentum()`.
+        e_step: how long E-steps are; None is `e_steps.growing` from the larger of 100 and 2 D
+            draws.
+        averaging: how estimates are averaged; None is `schedules.polynomial()`.
+        jitter: of the number of steps, see `momentem.kernels.hmc`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, momentem as mt
         >>> scales = jnp.array([0.1, 10.0])
         >>> target = mt.density(lambda x: -0.5 * jnp.sum((x / scales) ** 2), initial=jnp.zeros(2))

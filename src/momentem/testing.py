@@ -3,7 +3,7 @@
     check_kernel(make)       the contract of a Kernel, for every kind of mass and every float dtype
     check_sampler(make)      the contract of a Sampler
     invariance(…)            the smallest p-value of a test that a kernel leaves a known
-    distribution alone
+                             distribution alone
 
 Each check raises AssertionError with what was broken. `make` builds what is checked from a target,
 so that the checks can choose the targets.
@@ -101,7 +101,7 @@ def check_kernel(make: Callable[[Target], Kernel], step_size: float = 0.1) -> No
         make: builds the kernel for a target.
         step_size: one at which the kernel is stable on a target of unit scale.
 
-    Example:
+    Examples:
         >>> import momentem as mt
         >>> mt.testing.check_kernel(lambda target: mt.kernels.hmc(target, num_steps=3))
     """
@@ -150,7 +150,7 @@ def check_sampler(make: Callable[[Target], Sampler]) -> None:
     Args:
         make: builds the sampler for a target.
 
-    Example:
+    Examples:
         >>> import momentem as mt
         >>> mt.testing.check_sampler(lambda target: mt.hmc(target, step_size=0.1, num_steps=3))
     """
@@ -223,10 +223,11 @@ def invariance(
         key: a typed JAX key.
         kernel: what is tested.
         learnt: the mass and step size to test it at; a step size with visible rejections has the
-        most power. exact: draws from the distribution, (key, n) -> n vectors.
+            most power.
+        exact: draws from the distribution, (key, n) -> n vectors.
         num_draws: how many draws are moved.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, momentem as mt
         >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(1))
         >>> kernel = mt.kernels.hmc(target, num_steps=2)

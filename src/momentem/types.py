@@ -96,6 +96,11 @@ class EnsembleInfo(NamedTuple):
     learning: dict[str, Array]  # what EM did in this step; empty where nothing is learnt
 
 
+def as_partial(function: Callable[..., Any]) -> Partial:
+    """`function` as a pytree. One that is a Partial already keeps its bound arrays as leaves."""
+    return function if isinstance(function, Partial) else Partial(function)
+
+
 def keep(state: Any, old: Learnt, new: Learnt) -> Any:
     """The transport of kernels that redraw their momenta: nothing to carry over."""
     del old, new

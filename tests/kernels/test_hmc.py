@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from broken_leapfrogs import gradient_sign, half_position_step
 from momentem import integrators
 from momentem.testing import check_kernel, invariance
+
+from broken_leapfrogs import gradient_sign, half_position_step
 
 # KS p-values under a right kernel fall below this with a chance of at most 5 x 1e-3 per target (of
 # five features in two dimensions); the seeds are fixed.

@@ -75,7 +75,7 @@ def constant(size: int) -> EStep:
     Args:
         size: S, draws per E-step, pooled over chains.
 
-    Example:
+    Examples:
         >>> constant(200).size
         200
     """
@@ -102,7 +102,7 @@ def growing(
         growth: S_I > 0; S grows by S / S_I.
         alpha: the interval covers 1 - alpha.
 
-    Example:
+    Examples:
         >>> growing(300).size
         300
     """

@@ -87,7 +87,7 @@ def momentum() -> MStep:
 
     Every mass is its fixed point at stationarity, so that it learns from transients alone.
 
-    Example:
+    Examples:
         >>> import momentem as mt
         >>> sampler = mt.monte_carlo_em(
         ...     mt.kernels.hmc(mt.density(lambda x: -0.5 * x**2, initial=0.0), num_steps=5),
@@ -117,7 +117,10 @@ def draws() -> MStep:
 
 
 def fisher() -> MStep:
-    """M_I from draws and scores together: exact on a Gaussian from D + 1 draws, however far."""
+    """M_I from draws and scores together, which on a Gaussian agree wherever the draws are.
+
+    Their noise cancels, so it is shrunk by (D/S)^4 where `draws` and `score` need (D/S)^2.
+    """
     return MStep(Partial(_empty_both), Partial(_gather_both), Partial(_estimate_fisher))
 
 
@@ -151,13 +154,12 @@ def _check_structure(mass: Mass) -> DiagonalMass | DenseMass:
 
 
 def _empty_momenta(mass: Mass, size: Any) -> SecondMoment:
-    least = _check_structure(mass).degrees + 2
-    if not is_traced(size) and size < least:
+    degrees = _check_structure(mass).degrees
+    if not is_traced(size) and size < degrees + 2:
         raise ValueError(
-            "the momentum M-step inverts the momenta's second moment, so the E-step needs at "
-            f"least D + 2 = {least} "
-            f"draws for this mass, got size {size}; raise the size of the E-step, or use a "
-            "diagonal mass"
+            "the momentum M-step inverts the momenta's second moment, so the E-step needs at least "
+            f"{degrees} + 2 draws for a {type(mass).__name__} of this size, got {size}; raise the "
+            "size of the E-step"
         )
     return _empty_second_moment(mass, size)
 
@@ -256,9 +258,9 @@ def _mean(statistic: SecondMoment) -> Array:
     return statistic.total / statistic.num_samples.astype(statistic.total.dtype)
 
 
-def _covariance(statistic: Moments, mass: Any) -> Array:
+def _covariance(statistic: Moments, mass: Any, power: int) -> Array:
     covariance = statistic.total / (statistic.num_samples - 1).astype(statistic.total.dtype)
-    return mass.shrink(covariance, statistic.num_samples)
+    return mass.shrink(covariance, statistic.num_samples, power)
 
 
 def _estimate_momentum_printed(statistic: SecondMoment, learnt: Learnt) -> Mass:
@@ -274,18 +276,20 @@ def _estimate_momentum(statistic: SecondMoment, learnt: Learnt) -> Mass:
 
 def _estimate_score(statistic: SecondMoment, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
-    return mass.from_precision(mass.inverse(mass.shrink(_mean(statistic), statistic.num_samples)))
+    return mass.from_precision(
+        mass.inverse(mass.shrink(_mean(statistic), statistic.num_samples, power=2))
+    )
 
 
 def _estimate_draws(statistic: Moments, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
-    return mass.from_precision(_covariance(statistic, mass))
+    return mass.from_precision(_covariance(statistic, mass, power=2))
 
 
 def _estimate_fisher(statistic: DrawsAndScores, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
-    covariance = _covariance(statistic.draws, mass)
-    information = _covariance(statistic.scores, mass)
+    covariance = _covariance(statistic.draws, mass, power=4)
+    information = _covariance(statistic.scores, mass, power=4)
     return mass.from_precision(mass.geometric_mean_inverse(covariance, information))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from momentem.checks import check_callable, is_traced
-from momentem.types import Scalar
+from momentem.types import Scalar, as_partial
 
 __all__ = ["Schedule", "polynomial", "schedule"]
 
@@ -35,7 +35,7 @@ def polynomial(exponent: float = 0.7, offset: float = 10.0) -> Schedule:
         exponent: in (1/2, 1].
         offset: at least 0.
 
-    Example:
+    Examples:
         >>> float(polynomial(exponent=1.0, offset=10.0)(10.0))
         0.05
     """
@@ -59,7 +59,7 @@ def schedule(kappa: Callable[..., Scalar]) -> Schedule:
     Args:
         kappa: maps k = 1, 2, … (a scalar, maybe traced) to kappa_k in (0, 1].
 
-    Example:
+    Examples:
         >>> float(schedule(lambda k: 2.0 / (k + 3.0))(1.0))
         0.5
     """
@@ -78,4 +78,4 @@ def schedule(kappa: Callable[..., Scalar]) -> Schedule:
             f"kappa decays like k^-{exponent:.2f}: sum kappa^2 is infinite; decay faster than "
             "k^-1/2"
         )
-    return Partial(kappa)
+    return as_partial(kappa)

@@ -57,11 +57,11 @@ def fixed(kernel: Kernel, learnt: Learnt) -> Sampler:
         kernel: how one chain moves.
         learnt: the mass and step size.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, momentem as mt
         >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
-        >>> sampler = mt.fixed(mt.kernels.hmc(target, 8), mt.Learnt(mt.diagonal_mass(jnp.ones(2)),
-        0.2))
+        >>> learnt = mt.Learnt(mt.diagonal_mass(jnp.ones(2)), 0.2)
+        >>> sampler = mt.fixed(mt.kernels.hmc(target, num_steps=8), learnt)
     """
     learnt = _check(kernel, learnt)
     return Sampler(
@@ -84,7 +84,7 @@ def monte_carlo_em(
         e_step: how many draws it is learnt from, from `momentem.e_steps`.
         averaging: kappa_k, from `momentem.schedules`; None is `polynomial()`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, momentem as mt
         >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
         >>> sampler = mt.monte_carlo_em(
@@ -135,7 +135,6 @@ def _check(kernel: Kernel, learnt: Learnt) -> Learnt:
 
 
 def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> Any:
-    check_key(key)
     diagonal = learnt.mass.precision_diagonal()
     if positions.ndim != 2 or positions.shape[1] != len(diagonal):
         raise ValueError(
@@ -159,6 +158,7 @@ def _move(kernel: Kernel, learnt: Learnt, key: PRNGKey, chains: Any) -> tuple[An
 
 
 def _fixed_init(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> FixedState:
+    check_key(key)
     return FixedState(_start(kernel, learnt, key, positions))
 
 
@@ -181,6 +181,7 @@ def _fixed_learnt(learnt: Learnt, state: FixedState) -> Learnt:
 def _em_init(
     kernel: Kernel, learnt: Learnt, m_step: MStep, e_step: EStep, key: PRNGKey, positions: Vectors
 ) -> EMState:
+    check_key(key)
     chains_key, e_key = jax.random.split(key)
     return EMState(
         chains=_start(kernel, learnt, chains_key, positions),
@@ -220,8 +221,9 @@ def _em_step(
     def maximise() -> tuple[Any, Learnt, Any, dict[str, Array]]:
         k = state.learning["num_m_steps"] + 1
         rate = averaging(k.astype(state.learnt.step_size.dtype))
-        averaged = state.learnt.mass.average(m_step.estimate(statistic, state.learnt), rate)
-        is_refused = ~averaged.is_proper()
+        estimate = m_step.estimate(statistic, state.learnt)
+        averaged = state.learnt.mass.average(estimate, rate)
+        is_refused = ~(estimate.is_proper() & averaged.is_proper())
         mass = jax.tree.map(
             lambda new, old: jnp.where(is_refused, old, new), averaged, state.learnt.mass
         )

@@ -41,10 +41,9 @@ def hmc(target: Target, num_steps: int, jitter: float = 0.0) -> Kernel:
         target: what is sampled.
         num_steps: leapfrog steps per draw.
         jitter: the number of steps is drawn uniformly from num_steps (1 -/+ jitter), in [0, 1),
-        which breaks the
-            resonance of a fixed path length with a periodic orbit; 0 keeps it fixed.
+            so that no fixed path length resonates with a periodic orbit; 0 keeps it fixed.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, momentem as mt
         >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
         >>> kernel = mt.kernels.hmc(target, num_steps=8)

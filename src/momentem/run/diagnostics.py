@@ -30,7 +30,7 @@ def summary(trace: DataTree, **options: Any) -> Any:
         trace: what `sample` returned.
         **options: as for `arviz_stats.summary`.
 
-    Example:
+    Examples:
         >>> import momentem as mt
         >>> target = mt.density(lambda x: -0.5 * x**2, initial=0.0)
         >>> trace = mt.sample(target, mt.hmc(target, step_size=1.0, num_steps=2))
@@ -56,7 +56,8 @@ def _troubles(trace: DataTree) -> list[str]:
         found.append(
             f"{refused} of {trace['em'].sizes['m_step']} M-steps were refused, their estimate was "
             "not positive "
-            "definite: raise the size of the E-step or the number of chains"
+            "definite: raise the size of the E-step, or start from a heavier mass if few moves are "
+            "accepted"
         )
     if "posterior" not in trace.children:
         return found
@@ -67,7 +68,10 @@ def _troubles(trace: DataTree) -> list[str]:
             "missing: lower the "
             "step size or reparametrise"
         )
-    return found + _convergence_troubles(trace)
+    with np.errstate(
+        all="ignore"
+    ):  # chains that never moved have 0 / 0 for an R-hat: reported as nan
+        return found + _convergence_troubles(trace)
 
 
 def _convergence_troubles(trace: DataTree) -> list[str]:

@@ -62,13 +62,14 @@ def sample(
     Args:
         target: what is sampled.
         sampler: how, e.g. `momentem.hmc_em(target, ...)`; wrap it in `momentem.forever` to learn on
-        after warm-up. num_draws: draws per chain.
+            after warm-up.
+        num_draws: draws per chain.
         num_warmup: warm-up iterations per chain; kept in the groups `warmup_posterior` and
-        `warmup_sample_stats`. num_chains: chains, moved together.
+            `warmup_sample_stats`.
+        num_chains: chains, moved together.
         seed: a whole number; the same seed gives the same draws.
         positions: a start per chain, as a pytree like `initial` with a leading axis of chains; None
-        draws
-            overdispersed starts around `initial`.
+            draws overdispersed starts around `initial`.
         spread: half-width of those starts, on the unconstrained scale.
         progress: show a progress bar; it shows in a terminal only.
         dims: names of the dimensions of parameters, as in ArviZ.
@@ -78,7 +79,7 @@ def sample(
         A DataTree in ArviZ's schema, with an `em` group if anything was learnt. Ctrl-C returns what
         was drawn so far.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, momentem as mt
         >>> target = mt.density(lambda p: -0.5 * jnp.sum(p["x"] ** 2), initial={"x": jnp.zeros(3)})
         >>> trace = mt.sample(target, mt.hmc(target, step_size=0.5, num_steps=5), num_draws=500)
@@ -91,6 +92,9 @@ def sample(
     )
     check_count(1, num_draws=num_draws, num_chains=num_chains)
     check_count(0, num_warmup=num_warmup, seed=seed)
+    names = parameter_names(jax.eval_shape(target.constrain, target.initial))
+    if strangers := sorted(set(dims or {}) - set(names)):
+        raise ValueError(f"dims names {strangers[0]!r}, which is no parameter; they are {names}")
     starts_key, init_key, run_key = jax.random.split(jax.random.key(seed), 3)
     begun = time.perf_counter()
     if positions is None:

@@ -14,7 +14,7 @@ from numpyro.distributions.constraints import Constraint
 
 from momentem.checks import check_callable
 from momentem.targets.density import Parameters, Target, as_parameters, check_scalar, unconstrained
-from momentem.types import Scalar
+from momentem.types import Scalar, as_partial
 
 __all__ = ["dataset"]
 
@@ -35,7 +35,7 @@ def dataset(
         initial: as for `density`.
         constraints: as for `density`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> import momentem as mt
         >>> target = mt.dataset(
@@ -53,7 +53,7 @@ def dataset(
     datum = jax.tree.map(lambda leaf: leaf[0], rows)
     check_scalar("log_prior(parameters)", log_prior, parameters)
     check_scalar("log_likelihood(parameters, datum)", log_likelihood, parameters, datum)
-    logdensity = Partial(_log_posterior, Partial(log_prior), Partial(log_likelihood), rows)
+    logdensity = Partial(_log_posterior, as_partial(log_prior), as_partial(log_likelihood), rows)
     return unconstrained(logdensity, parameters, constraints)
 
 

@@ -22,7 +22,7 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
 from momentem.checks import check_callable
-from momentem.types import Scalar, Vector
+from momentem.types import Scalar, Vector, as_partial
 
 __all__ = ["Target", "density"]
 
@@ -49,11 +49,12 @@ def density(
     Args:
         logdensity: maps parameters to their log density, up to a constant: a scalar.
         initial: a pytree of numbers or arrays that gives the parameters' structure, shapes, dtype
-        and a start. constraints: for parameters that are not free on the real line, NumPyro
-        constraints by name (see
-            `momentem.constraints`); needs `initial` to be a dict. The Jacobian is added for you.
+            and a start.
+        constraints: for parameters that are not free on the real line, NumPyro constraints by name
+            (see `momentem.constraints`); needs `initial` to be a dict. The Jacobian is added for
+            you.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> import momentem as mt
         >>> target = mt.density(
@@ -67,7 +68,7 @@ def density(
     check_callable(logdensity=logdensity)
     parameters = as_parameters(initial)
     check_scalar("logdensity(parameters)", logdensity, parameters)
-    return unconstrained(Partial(logdensity), parameters, constraints)
+    return unconstrained(as_partial(logdensity), parameters, constraints)
 
 
 def unconstrained(
@@ -126,22 +127,23 @@ def parameter_names(parameters: Any) -> list[str]:
     return [name if name else "position" for name in names]
 
 
-def check_scalar(name: str, function: Callable, *arguments: Any) -> None:
-    """Refuses a function of the user's that does not return one floating-point number."""
-    result = jax.eval_shape(function, *arguments)
+def check_scalar(name: str, function: Callable, parameters: Parameters, *rest: Any) -> None:
+    """Refuses a function of the user's that does not return one number of the parameters' dtype."""
+    result = jax.eval_shape(function, parameters, *rest)
     shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
+    expected = jax.tree.leaves(parameters)[0].dtype
     if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
-        found = (
-            f"shape {shape} and dtype {dtype}" if dtype is not None else f"{type(result).__name__}"
-        )
-        raise ValueError(
-            f"{name} must return a floating-point scalar, got {found}; sum over its terms"
+        found = f"shape {shape}, dtype {dtype}" if dtype is not None else f"{type(result).__name__}"
+        raise ValueError(f"{name} must return a floating-point scalar, got {found}; sum its terms")
+    if dtype != expected:
+        raise TypeError(
+            f"{name} returns {dtype} for parameters of {expected}; cast the data, or give "
+            f"`initial` as {dtype}"
         )
 
 
 def as_parameters(initial: Any) -> Parameters:
-    """`initial` as a pytree of floating arrays of one dtype, or an error that names the
-    parameter."""
+    """`initial` as a pytree of floating arrays of one dtype, or an error naming the parameter."""
     leaves, structure = jax.tree.flatten(initial)
     if not leaves:
         raise ValueError(f"initial must hold at least one number, got {initial!r}")

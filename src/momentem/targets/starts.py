@@ -26,12 +26,12 @@ def starts(key: PRNGKey, target: Target, num_chains: int, spread: float) -> Vect
         target: what is sampled.
         num_chains: how many starts.
         spread: half-width of the noise on the unconstrained scale; 0 starts every chain at
-        `initial`.
+            `initial`.
 
     Raises:
         ValueError: if `initial` and all places tried near it have no finite density and gradient.
 
-    Example:
+    Examples:
         >>> import jax, momentem as mt
         >>> target = mt.density(lambda x: -x**2, initial=3.0)
         >>> mt.starts(jax.random.key(0), target, num_chains=4, spread=1.0).shape

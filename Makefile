@@ -1,0 +1,35 @@
+# Everything sets itself up: each target depends on the environment, which is made from the pinned versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test validate bench lint docs clean
+
+$(READY): pyproject.toml requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements-dev.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## sample a small real problem, print a table, save a picture
+	$(BIN)/python examples/demo.py
+
+test: $(READY)  ## every test but the long ones, under 12 minutes on 2 cores
+	$(BIN)/python -m pytest -n 2 -m 'not validate'
+
+validate: $(READY)  ## the long statistical checks
+	$(BIN)/python -m pytest -n 2 -m validate
+
+bench: $(READY)  ## every benchmark, one after the other
+	for script in hmc_overhead mass_learning; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+
+lint: $(READY)  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+docs: $(READY)  ## the documentation, into site/
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site demo dist
