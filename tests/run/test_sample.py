@@ -1,8 +1,6 @@
 """The front door: what comes back, in which form, from which seed, at which cost."""
 
 import importlib
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import jax
@@ -11,6 +9,8 @@ import numpy as np
 import pytest
 
 import momentem as mt
+
+from processes import run_alone
 
 # momentem.run.sample is the function; this is its module
 run_module = importlib.import_module("momentem.run.sample")
@@ -151,14 +151,6 @@ def test_a_good_run_does_not_warn(recwarn):
 def test_one_chain_cannot_be_judged():
     with pytest.warns(mt.SamplingWarning, match="too few to judge"):
         draw(num_chains=1)
-
-
-def run_alone(script, *, timeout=600):
-    """What a script prints in a process with a main thread and memory of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=True, timeout=timeout, capture_output=True, text=True
-    )
-    return done.stdout
 
 
 def test_an_interrupt_returns_what_was_drawn():

@@ -1,0 +1,32 @@
+"""The README's example runs, and every public name has its place in the API page."""
+
+import re
+from pathlib import Path
+
+import momentem as mt
+
+from processes import run_alone
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(name):
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+
+
+def test_the_readme_s_example_runs():
+    (example,) = blocks("README.md")
+    assert "weights[2]" in run_alone(example)
+
+
+def test_the_guide_s_examples_run():
+    run_alone("\n".join(blocks("docs/guide.md")))
+
+
+def test_every_public_name_is_on_the_api_page():
+    page = (ROOT / "docs/api.md").read_text()
+    modules = {"m_steps", "e_steps", "schedules", "kernels", "testing", "constraints"}
+    names = [name for name in mt.__all__ if name not in modules]
+    names += [name for m in modules - {"constraints"} for name in getattr(mt, m).__all__]
+    missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
+    assert not missing
