@@ -13,8 +13,19 @@ from momentem.masses import (
     low_rank_mass,
 )
 from momentem.run import SamplingWarning, sample, summary
-from momentem.samplers import hmc, hmc_em
-from momentem.targets import Target, dataset, density, starts
+from momentem.samplers import hmc, hmc_em, sghmc, sghmc_em, sgnht, sgnht_em
+from momentem.targets import (
+    NoisyGradient,
+    StochasticTarget,
+    Target,
+    blocks,
+    control_variate,
+    dataset,
+    density,
+    mode,
+    starts,
+    with_replacement,
+)
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, Sampler
 
 __version__ = "0.1.0"
@@ -28,10 +39,14 @@ __all__ = [
     "Learnt",
     "LowRankMass",
     "Mass",
+    "NoisyGradient",
     "Sampler",
     "SamplingWarning",
+    "StochasticTarget",
     "Target",
+    "blocks",
     "constraints",
+    "control_variate",
     "dataset",
     "dense_mass",
     "density",
@@ -44,10 +59,16 @@ __all__ = [
     "kernels",
     "low_rank_mass",
     "m_steps",
+    "mode",
     "monte_carlo_em",
     "sample",
     "schedules",
+    "sghmc",
+    "sghmc_em",
+    "sgnht",
+    "sgnht_em",
     "starts",
     "summary",
     "testing",
+    "with_replacement",
 ]

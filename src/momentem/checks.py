@@ -78,7 +78,7 @@ def check_instance(kind: Any, remedy: str, **values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, kind):
             raise TypeError(
-                f"{name} must be a {kind.__name__}, got {value!r:.80} of type "
+                f"{name} must be a {getattr(kind, '__name__', kind)}, got {value!r:.80} of type "
                 f"{type(value).__name__}; {remedy}"
             )
 

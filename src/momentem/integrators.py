@@ -7,16 +7,31 @@ Leapfrog, for H = -L(theta) + p' M^-1 p / 2:
     p    <- p + (eps/2) grad L(theta)
 
 Deviates: the paper's Algorithm 1 prints the position step as eps/2, which integrates the mass 2M.
+
+ABOBA, for dynamics with friction and noise, on the whitened momentum y = F^-1 p (F F' = M), with
+one fresh minibatch gradient g per step (maths 3.3, 4.3):
+
+    A   theta <- theta + (eps/2) F^-T y
+    B   y <- y + (eps/2) F^-1 g(theta)
+    O   y <- damp(y, z, extra)                z standard normal
+    B   y <- y + (eps/2) F^-1 g               the same g
+    A   theta <- theta + (eps/2) F^-T y
+        extra <- finish(y, extra)             thermostats, at the end of the step
+
+Deviates: the paper prints Euler steps, whose stationary law is off at first order in eps.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from momentem.types import Count, Mass, Scalar, Vector
+from momentem.targets.minibatch import StochasticTarget
+from momentem.types import Count, Mass, PRNGKey, Scalar, Static, Vector
 
-__all__ = ["PhasePoint", "leapfrog", "trajectory"]
+__all__ = ["Path", "PhasePoint", "aboba", "leapfrog", "trajectory"]
 
 
 class PhasePoint(NamedTuple):
@@ -49,3 +64,55 @@ def trajectory(
     return jax.lax.fori_loop(
         0, num_steps, lambda _, here: leapfrog(logdensity, mass, step_size, here), point
     )
+
+
+class Path(NamedTuple):
+    """Where a path of stochastic steps ends, and what was met on the way (a leading axis of
+    steps)."""
+
+    position: Vector
+    whitened: Vector
+    extra: Any  # the thermostat, or whatever else the dynamics carry
+    gradient: Vector  # the last one
+    noise: Float[Array, "steps dim"]
+    information: Float[Array, "steps dim"]
+    whitened_squared: Vector  # y^2, averaged over the steps
+
+
+def aboba(
+    target: StochasticTarget,
+    mass: Mass,
+    step_size: Scalar,
+    num_steps: Static,
+    damp: Callable[..., Vector],
+    finish: Callable[..., Any],
+    key: PRNGKey,
+    position: Vector,
+    whitened: Vector,
+    extra: Any,
+) -> Path:
+    """`num_steps` ABOBA steps. Minibatches and normals are drawn in bulk; the half drifts between
+    steps are taken as one."""
+    batch_key, noise_key = jax.random.split(key)
+    batches = target.batches(batch_key, num_steps)
+    shape = (num_steps.value, len(position))
+    normals = jax.random.normal(noise_key, shape, position.dtype)
+
+    def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
+        theta, y, extra, total, _ = carry
+        batch, z = inputs
+        noisy = target.noisy_gradient(batch, theta)
+        kick = step_size / 2 * mass.whiten(noisy.gradient)
+        y = damp(y + kick, z, extra) + kick
+        theta = theta + step_size * mass.drift(y)
+        carry = (theta, y, finish(y, extra), total + y**2, noisy.gradient)
+        return carry, (noisy.noise, noisy.information)
+
+    theta = position + step_size / 2 * mass.drift(whitened)
+    zeros = jnp.zeros_like(position)
+    start = (theta, whitened, extra, zeros, zeros)
+    (theta, y, extra, total, gradient), (noise, information) = jax.lax.scan(
+        step, start, (batches, normals)
+    )
+    theta = theta - step_size / 2 * mass.drift(y)
+    return Path(theta, y, extra, gradient, noise, information, total / num_steps.value)

@@ -69,6 +69,18 @@ class DiagonalMass(NamedTuple):
         """M^-1/2 p."""
         return momentum * jnp.sqrt(self.precision)
 
+    def drift(self, whitened: Vector) -> Vector:
+        """M^-1/2 y."""
+        return whitened * jnp.sqrt(self.precision)
+
+    def noise_matrix(self, noise: Vector) -> Vector:
+        """The diagonal of V."""
+        return noise / self.precision
+
+    def framed(self, noise_matrix: Vector) -> tuple["DiagonalMass", Vector]:
+        """The mass as it is, and the variances of V in its frame."""
+        return self, noise_matrix * self.precision
+
     def log_determinant(self) -> Scalar:
         """log |M|."""
         return -jnp.sum(jnp.log(self.precision))
@@ -105,6 +117,11 @@ class DiagonalMass(NamedTuple):
         return jnp.sum(vectors**2, axis=0)
 
     @staticmethod
+    def diagonal(entries: Vector) -> Vector:
+        """The diagonal matrix with these entries."""
+        return entries
+
+    @staticmethod
     def inverse(matrix: Vector) -> Vector:
         """A^-1."""
         return 1 / matrix
@@ -125,7 +142,8 @@ class DenseMass(NamedTuple):
     """All correlations: O(D^2) to act, O(D^3) to build."""
 
     precision: Matrix
-    factor: Matrix  # F, upper triangular, F F' = M
+    factor: Matrix  # F, with F F' = M
+    root: Matrix  # F^-T, with F^-T F^-1 = M_I
 
     sample = _sample
     kinetic_energy = _kinetic_energy
@@ -141,11 +159,25 @@ class DenseMass(NamedTuple):
 
     def whiten(self, momentum: Vector) -> Vector:
         """F^-1 p."""
-        return solve_triangular(self.factor, momentum, lower=False)
+        return self.root.T @ momentum
+
+    def drift(self, whitened: Vector) -> Vector:
+        """F^-T y."""
+        return self.root @ whitened
+
+    def noise_matrix(self, noise: Vector) -> Matrix:
+        """V = F diag(noise) F'."""
+        return (self.factor * noise[None]) @ self.factor.T
+
+    def framed(self, noise_matrix: Matrix) -> tuple["DenseMass", Vector]:
+        """F turned to the eigenvectors of F^-1 V F^-T, and its eigenvalues."""
+        noise, turn = jnp.linalg.eigh(self.root.T @ noise_matrix @ self.root)
+        turned = DenseMass(self.precision, self.factor @ turn, self.root @ turn)
+        return turned, jnp.maximum(noise, 0)
 
     def log_determinant(self) -> Scalar:
         """log |M|."""
-        return 2 * jnp.sum(jnp.log(jnp.diagonal(self.factor)))
+        return -jnp.linalg.slogdet(self.precision)[1]
 
     def average(self, estimate: "DenseMass", rate: Scalar) -> "DenseMass":
         """(1 - rate) M_I + rate M_I_est, factored anew."""
@@ -174,12 +206,18 @@ class DenseMass(NamedTuple):
         """The mass with this M_I, unchecked; NaN in the factor if it is not positive definite."""
         cholesky = jnp.linalg.cholesky(precision)
         identity = jnp.eye(precision.shape[-1], dtype=precision.dtype)
-        return DenseMass(precision, solve_triangular(cholesky, identity, lower=True).T)
+        factor = solve_triangular(cholesky, identity, lower=True).T
+        return DenseMass(precision, factor, cholesky)
 
     @staticmethod
     def outer(vectors: Vectors) -> Matrix:
         """sum_i x_i x_i'."""
         return vectors.T @ vectors
+
+    @staticmethod
+    def diagonal(entries: Vector) -> Matrix:
+        """The diagonal matrix with these entries."""
+        return jnp.diag(entries)
 
     @staticmethod
     def inverse(matrix: Matrix) -> Matrix:
@@ -235,6 +273,18 @@ class LowRankMass(NamedTuple):
     def whiten(self, momentum: Vector) -> Vector:
         """F^-1 p."""
         return self._stretch(self.scale * momentum, jnp.sqrt(self.eigenvalues))
+
+    def drift(self, whitened: Vector) -> Vector:
+        """F^-T y."""
+        return self.scale * self._stretch(whitened, jnp.sqrt(self.eigenvalues))
+
+    def noise_matrix(self, noise: Vector) -> Vector:
+        """The variances in the mass's own frame, which is taken to change little."""
+        return noise
+
+    def framed(self, noise_matrix: Vector) -> tuple["LowRankMass", Vector]:
+        """The mass as it is, and the variances as they are."""
+        return self, noise_matrix
 
     def log_determinant(self) -> Scalar:
         """log |M|."""

@@ -1,5 +1,7 @@
 """Ready-made samplers: the usual compositions of kernels, M-steps and E-steps, by name."""
 
+from typing import Any
+
 import jax.numpy as jnp
 
 from momentem import kernels
@@ -7,17 +9,21 @@ from momentem.checks import check_positive
 from momentem.em import e_steps, m_steps
 from momentem.em.e_steps import EStep
 from momentem.em.m_steps import MStep
-from momentem.em.schedules import Schedule
+from momentem.em.schedules import Schedule, latest
 from momentem.em.wrapper import fixed, monte_carlo_em
 from momentem.masses import DenseMass, DiagonalMass
-from momentem.targets.density import Target
-from momentem.types import Learnt, Mass, Sampler
+from momentem.targets.minibatch import AnyTarget, StochasticTarget
+from momentem.types import Kernel, Learnt, Mass, Sampler
 
-__all__ = ["hmc", "hmc_em"]
+__all__ = ["hmc", "hmc_em", "sghmc", "sghmc_em", "sgnht", "sgnht_em"]
 
 
 def hmc(
-    target: Target, step_size: float, num_steps: int, mass: Mass | None = None, jitter: float = 0.0
+    target: AnyTarget,
+    step_size: float,
+    num_steps: int,
+    mass: Mass | None = None,
+    jitter: float = 0.0,
 ) -> Sampler:
     """Hamiltonian Monte Carlo with a fixed mass.
 
@@ -39,7 +45,7 @@ def hmc(
 
 
 def hmc_em(
-    target: Target,
+    target: AnyTarget,
     step_size: float,
     num_steps: int,
     mass: Mass | None = None,
@@ -86,6 +92,131 @@ def hmc_em(
         e_steps.growing(max(100, 2 * dim)) if e_step is None else e_step,
         averaging,
     )
+
+
+def sghmc(
+    target: StochasticTarget,
+    step_size: float,
+    num_steps: int,
+    friction: float = 1.0,
+    mass: Mass | None = None,
+    noise: Any = None,
+) -> Sampler:
+    """Stochastic-gradient HMC with a fixed mass.
+
+    Args:
+        target: a minibatch target.
+        step_size: of every step.
+        num_steps: steps per draw.
+        friction: A, per unit of time.
+        mass: None is the identity.
+        noise: variances of the gradient noise in the mass's frame; None is no correction.
+    """
+    return fixed(
+        kernels.sghmc(target, num_steps, friction), _stochastic(target, step_size, mass, noise)
+    )
+
+
+def sgnht(
+    target: StochasticTarget,
+    step_size: float,
+    num_steps: int,
+    friction: float = 1.0,
+    mass: Mass | None = None,
+) -> Sampler:
+    """Stochastic-gradient Nose-Hoover thermostat with a fixed mass.
+
+    Args:
+        target: a minibatch target.
+        step_size: of every step.
+        num_steps: steps per draw.
+        friction: A, per unit of time.
+        mass: None is the identity.
+    """
+    return fixed(
+        kernels.sgnht(target, num_steps, friction), _stochastic(target, step_size, mass, None)
+    )
+
+
+def sghmc_em(
+    target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, **options: Any
+) -> Sampler:
+    """SGHMC that tunes itself: mass, gradient noise and step size are learnt by the `noise` M-step.
+
+    Args:
+        target: a minibatch target.
+        num_steps: steps per draw.
+        friction: A, per unit of time.
+        **options: as for `self_tuned`.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> data = jax.random.normal(jax.random.key(0), (1000,))
+        >>> target = mt.dataset(
+        ...     lambda mu: -0.5 * mu**2, lambda mu, x: -0.5 * (x - mu) ** 2, data, 0.0,
+        batch_size=50 ... )
+        >>> trace = mt.sample(target, mt.sghmc_em(target), num_draws=200)
+    """
+    return self_tuned(kernels.sghmc(target, num_steps, friction), target, friction, **options)
+
+
+def sgnht_em(
+    target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, **options: Any
+) -> Sampler:
+    """SGNHT that tunes itself: as `sghmc_em`, with a thermostat that absorbs what noise is left.
+
+    Args:
+        target: a minibatch target.
+        num_steps: steps per draw.
+        friction: A, per unit of time.
+        **options: as for `self_tuned`.
+    """
+    return self_tuned(kernels.sgnht(target, num_steps, friction), target, friction, **options)
+
+
+def self_tuned(
+    kernel: Kernel,
+    target: StochasticTarget,
+    friction: float,
+    mass: Mass | None = None,
+    m_step: MStep | None = None,
+    e_step: EStep | None = None,
+    averaging: Schedule | None = None,
+    step_size: float = 1e-8,
+) -> Sampler:
+    """A stochastic kernel with everything it leaves open learnt.
+
+    The first E-step takes steps so small that the chains stay where they are: it measures. From the
+    first M-step on, mass, noise and step size are set, and refined as the chains move.
+
+    Args:
+        kernel: a stochastic kernel of `target`.
+        target: a minibatch target.
+        friction: A of the kernel.
+        mass: the structure of what is learnt; None is dense up to 100 dimensions, diagonal above.
+        m_step: None is `m_steps.noise(target, friction)`.
+        e_step: None is `e_steps.geometric` from the larger of 100 and 2 D draws.
+        averaging: None is `schedules.latest()`, which forgets the way in.
+        step_size: of the first E-step; with an M-step that does not set the step size, of all.
+    """
+    dim = len(target.initial)
+    identity = DiagonalMass(jnp.ones_like(target.initial))
+    if mass is None:
+        mass = DenseMass.from_precision(jnp.diag(identity.precision)) if dim <= 100 else identity
+    return monte_carlo_em(
+        kernel,
+        _learnt(mass, step_size),
+        m_steps.noise(target, friction) if m_step is None else m_step,
+        e_steps.geometric(max(100, 2 * dim)) if e_step is None else e_step,
+        latest() if averaging is None else averaging,
+    )
+
+
+def _stochastic(
+    target: StochasticTarget, step_size: float, mass: Mass | None, noise: Any
+) -> Learnt:
+    mass = DiagonalMass(jnp.ones_like(target.initial)) if mass is None else mass
+    return _learnt(mass, step_size)._replace(noise=noise)
 
 
 def _learnt(mass: Mass, step_size: float) -> Learnt:

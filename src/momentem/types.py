@@ -8,8 +8,10 @@ them are arguments of the compiled program, not constants of it
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -38,6 +40,19 @@ class Mass(Protocol):
 
     def whiten(self, momentum: Vector) -> Vector:
         """F^-1 p, the inverse of `colour`."""
+        ...
+
+    def drift(self, whitened: Vector) -> Vector:
+        """F^-T y: the velocity M^-1 p of the momentum p = F y."""
+        ...
+
+    def noise_matrix(self, noise: Vector) -> Array:
+        """V = F diag(noise) F', the gradient noise whose variances in the frame of F are
+        `noise`."""
+        ...
+
+    def framed(self, noise_matrix: Array) -> tuple[Any, Vector]:
+        """The same mass with F turned to the eigenframe of V, and the variances of V in it."""
         ...
 
     def sample(self, key: PRNGKey) -> Vector:
@@ -78,6 +93,8 @@ class Learnt(NamedTuple):
 
     mass: Mass
     step_size: Scalar
+    noise: Any = None  # variances of the gradient noise V in the mass's frame: V = F diag(noise) F'
+    thermostat_mass: Any = None  # mu of SGNHT, Q of SG-NPHMC
 
 
 class Info(NamedTuple):
@@ -87,6 +104,8 @@ class Info(NamedTuple):
     momentum: Vector  # as accepted, at the end of the step
     gradient: Vector  # of the log density at `position`
     stats: dict[str, Array]  # under ArviZ's sample_stats names
+    noise: Any = None  # samples of the gradient noise met on the way, (steps, dim)
+    information: Any = None  # samples with covariance (N/n) times the data's Fisher information
 
 
 class EnsembleInfo(NamedTuple):
@@ -94,6 +113,14 @@ class EnsembleInfo(NamedTuple):
 
     chains: Info  # every leaf with a leading axis of chains
     learning: dict[str, Array]  # what EM did in this step; empty where nothing is learnt
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Static:
+    """A number that must stay concrete under jit, because it becomes a shape."""
+
+    value: int
 
 
 def as_partial(function: Callable[..., Any]) -> Partial:

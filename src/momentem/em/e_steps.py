@@ -29,7 +29,7 @@ from jax.tree_util import Partial
 from momentem.checks import check_between, check_count, check_positive
 from momentem.types import Count, Info, Learnt, PRNGKey, Scalar, Vector
 
-__all__ = ["EStep", "constant", "growing", "growing_printed"]
+__all__ = ["EStep", "constant", "geometric", "growing", "growing_printed"]
 
 
 class EStep(NamedTuple):
@@ -82,6 +82,27 @@ def constant(size: int) -> EStep:
     check_count(1, size=size)
     return EStep(
         size, Partial(_constant_init), Partial(_constant_observe), Partial(_constant_renew)
+    )
+
+
+def geometric(size: int, factor: float = 1.5) -> EStep:
+    """E-steps that grow by the same factor each time: the last covers a third of the run at 1.5.
+
+    Args:
+        size: S of the first E-step, pooled over chains.
+        factor: above 1.
+
+    Examples:
+        >>> geometric(100).size
+        100
+    """
+    check_count(1, size=size)
+    check_between(1.0, float("inf"), factor=factor)
+    return EStep(
+        size,
+        Partial(_constant_init),
+        Partial(_constant_observe),
+        Partial(_geometric_renew, factor),
     )
 
 
@@ -143,6 +164,13 @@ def _constant_observe(
 def _constant_renew(key: PRNGKey, state: ConstantSize, learnt: Learnt) -> ConstantSize:
     del key, learnt
     return state
+
+
+def _geometric_renew(
+    factor: Any, key: PRNGKey, state: ConstantSize, learnt: Learnt
+) -> ConstantSize:
+    del key, learnt
+    return ConstantSize(jnp.ceil(factor * state.size).astype(state.size.dtype))
 
 
 def _growing(

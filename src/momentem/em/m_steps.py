@@ -21,9 +21,10 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from momentem.checks import check_count, is_traced
+from momentem.checks import check_count, check_instance, check_positive, is_traced
 from momentem.masses import DenseMass, DiagonalMass, LowRankMass, strongest
-from momentem.types import Count, Info, Learnt, Mass, Vector, Vectors
+from momentem.targets.minibatch import StochasticTarget
+from momentem.types import Count, Flag, Info, Learnt, Mass, Scalar, Static, Vector, Vectors
 
 __all__ = [
     "MStep",
@@ -32,7 +33,9 @@ __all__ = [
     "fisher_low_rank",
     "momentum",
     "momentum_printed",
+    "noise",
     "score",
+    "with_thermostat",
 ]
 
 
@@ -48,7 +51,19 @@ class MStep(NamedTuple):
 
     init: Callable[..., Any]  # (mass, size of the E-step) -> empty statistic
     update: Callable[..., Any]  # (statistic, info of all chains, learnt) -> statistic
-    estimate: Callable[..., Mass]  # (statistic, learnt) -> mass
+    estimate: Callable[..., Any]  # (statistic, learnt) -> estimate, which knows if it is_proper()
+    average: Callable[..., Learnt]  # (learnt, estimate, kappa) -> learnt
+
+
+def average_mass(learnt: Learnt, estimate: Mass, rate: Scalar) -> Learnt:
+    """M_I averaged; V, which does not depend on M, put into the new mass's frame."""
+    noise_matrix = learnt.mass.noise_matrix(learnt.noise)
+    mass, noise = learnt.mass.average(estimate, rate).framed(noise_matrix)
+    return learnt._replace(mass=mass, noise=noise)
+
+
+def _learns_mass(init: Partial, update: Callable, estimate: Callable) -> MStep:
+    return MStep(init, Partial(update), Partial(estimate), Partial(average_mass))
 
 
 class SecondMoment(NamedTuple):
@@ -96,24 +111,22 @@ def momentum() -> MStep:
         ...     e_step=mt.e_steps.constant(100),
         ... )
     """
-    return MStep(Partial(_empty_momenta), Partial(_gather_momenta), Partial(_estimate_momentum))
+    return _learns_mass(Partial(_empty_momenta), _gather_momenta, _estimate_momentum)
 
 
 def momentum_printed() -> MStep:
     """The paper's M-step as printed: M_I drifts upwards by S / (S - D - 1) per unit of kappa."""
-    return MStep(
-        Partial(_empty_momenta), Partial(_gather_momenta), Partial(_estimate_momentum_printed)
-    )
+    return _learns_mass(Partial(_empty_momenta), _gather_momenta, _estimate_momentum_printed)
 
 
 def score() -> MStep:
     """M from the second moment of the scores: the expected curvature of the log density."""
-    return MStep(Partial(_empty_second_moment), Partial(_gather_scores), Partial(_estimate_score))
+    return _learns_mass(Partial(_empty_second_moment), _gather_scores, _estimate_score)
 
 
 def draws() -> MStep:
     """M_I from the covariance of the draws."""
-    return MStep(Partial(_empty_moments), Partial(_gather_draws), Partial(_estimate_draws))
+    return _learns_mass(Partial(_empty_moments), _gather_draws, _estimate_draws)
 
 
 def fisher() -> MStep:
@@ -121,7 +134,7 @@ def fisher() -> MStep:
 
     Their noise cancels, so it is shrunk by (D/S)^4 where `draws` and `score` need (D/S)^2.
     """
-    return MStep(Partial(_empty_both), Partial(_gather_both), Partial(_estimate_fisher))
+    return _learns_mass(Partial(_empty_both), _gather_both, _estimate_fisher)
 
 
 def fisher_low_rank(window: int) -> MStep:
@@ -135,12 +148,182 @@ def fisher_low_rank(window: int) -> MStep:
         window: how many draws are kept, at least twice the rank of the mass; ten times is better.
     """
     check_count(4, window=window)
-    # the number of rows is a shape, so it must stay concrete: it rides as one, in an empty array
+    return _learns_mass(Partial(_empty_window, Static(window)), _gather_window, _estimate_window)
+
+
+def noise(
+    target: StochasticTarget, friction: float, share: float = 2.0, max_step_size: float = 0.3
+) -> MStep:
+    """One M-step for everything a stochastic kernel leaves open: mass, gradient noise, step size.
+
+    The half-differences of the minibatches have the covariance V of the gradient noise, and those
+    of the plain gradient (n/N)^-1 times the data's Fisher information, so that
+
+        M <- (n/N) Cov(information) + prior curvature,     V <- Cov(noise),
+        eps <- min(max_step_size, 2 share A / lambda_max(M^-1 V))
+
+    At that step size the noise Bhat = eps V / 2 is at most `share` times the injected friction A M.
+
+    Args:
+        target: the minibatch target of the kernel.
+        friction: A of the kernel.
+        share: of the noise in units of the friction.
+        max_step_size: in whitened time, where every posterior frequency is about 1.
+    """
+    check_instance(StochasticTarget, "build it by dataset(…, batch_size=…)", target=target)
+    check_positive(friction=friction, share=share, max_step_size=max_step_size)
     return MStep(
-        Partial(_empty_window, jnp.zeros((window, 0))),
-        Partial(_gather_window),
-        Partial(_estimate_window),
+        Partial(_empty_noises),
+        Partial(_gather_noises),
+        Partial(_estimate_noise, target),
+        Partial(_average_noise, friction, share, max_step_size),
     )
+
+
+def with_thermostat(m_step: MStep) -> MStep:
+    """An M-step that also learns the thermostat's mass: Q <- Var(q), as in the paper's SG-NPHMC-EM.
+
+    q is centred, because its mean is the noise that the thermostat absorbs.
+
+    Args:
+        m_step: what learns the rest.
+    """
+    check_instance(MStep, "choose one from momentem.m_steps", m_step=m_step)
+    return MStep(
+        Partial(_empty_thermostat, m_step),
+        Partial(_gather_thermostat, m_step),
+        Partial(_estimate_thermostat, m_step),
+        Partial(_average_thermostat, m_step),
+    )
+
+
+class Noises(NamedTuple):
+    """Second moments of gradient noise and information, and where the draws were."""
+
+    num_samples: Count
+    num_noises: Count
+    noise: Array
+    information: Array
+    position: Vector  # summed
+
+
+class NoiseEstimate(NamedTuple):
+    """An estimate of the mass, and of V in the mass's structure."""
+
+    mass: Any
+    noise_matrix: Array
+
+    def is_proper(self) -> Flag:
+        """Whether both can be used."""
+        return self.mass.is_proper() & jnp.all(jnp.isfinite(self.noise_matrix))
+
+
+class Thermostats(NamedTuple):
+    """The inner statistic, and the first two moments of q."""
+
+    num_samples: Count
+    inner: Any
+    thermostat: Scalar
+    thermostat_squared: Scalar
+
+
+class ThermostatEstimate(NamedTuple):
+    """The inner estimate, and Q."""
+
+    inner: Any
+    thermostat_mass: Scalar
+
+    def is_proper(self) -> Flag:
+        """Whether both can be used."""
+        return self.inner.is_proper() & (self.thermostat_mass > 0)
+
+
+def _empty_noises(mass: Mass, size: Any) -> Noises:
+    zeros = _empty_second_moment(mass, size).total
+    return Noises(
+        jnp.array(0), jnp.array(0), zeros, zeros, jnp.zeros_like(mass.precision_diagonal())
+    )
+
+
+def _gather_noises(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
+    mass: Any = learnt.mass
+    dim, is_empty = info.position.shape[1], statistic.num_samples == 0
+
+    def kept(array: Array) -> Array:
+        return jnp.where(is_empty, jnp.zeros_like(array), array)
+
+    noises, informations = info.noise.reshape(-1, dim), info.information.reshape(-1, dim)
+    return Noises(
+        num_samples=statistic.num_samples + len(info.position),
+        num_noises=kept(statistic.num_noises) + len(noises),
+        noise=kept(statistic.noise) + mass.outer(noises),
+        information=kept(statistic.information) + mass.outer(informations),
+        position=kept(statistic.position) + jnp.sum(info.position, axis=0),
+    )
+
+
+def _estimate_noise(target: StochasticTarget, statistic: Noises, learnt: Learnt) -> NoiseEstimate:
+    mass: Any = learnt.mass
+    dtype = statistic.position.dtype
+    n = statistic.num_noises.astype(dtype)
+    position = statistic.position / statistic.num_samples.astype(dtype)
+    curvature = jnp.maximum(target.prior_curvature(position), 0)
+    prior = mass.diagonal(curvature)
+    information = mass.shrink(statistic.information / n, statistic.num_noises, power=2)
+    fisher = target.information_scale * information + prior
+    return NoiseEstimate(mass.from_precision(mass.inverse(fisher)), statistic.noise / n)
+
+
+def _average_noise(
+    friction: Any,
+    share: Any,
+    max_step_size: Any,
+    learnt: Learnt,
+    estimate: NoiseEstimate,
+    rate: Scalar,
+) -> Learnt:
+    # before the first M-step there is nothing to average with
+    rate_noise = jnp.where(jnp.any(learnt.noise > 0), rate, 1)
+    old = learnt.mass.noise_matrix(learnt.noise)
+    noise_matrix = (1 - rate_noise) * old + rate_noise * estimate.noise_matrix
+    mass, noise = learnt.mass.average(estimate.mass, rate).framed(noise_matrix)
+    step_size = jnp.minimum(max_step_size, 2 * share * friction / jnp.max(noise))
+    return learnt._replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
+
+
+def _empty_thermostat(m_step: MStep, mass: Mass, size: Any) -> Thermostats:
+    inner, zero = m_step.init(mass, size), jnp.zeros((), mass.precision_diagonal().dtype)
+    return Thermostats(inner.num_samples, inner, zero, zero)
+
+
+def _gather_thermostat(
+    m_step: MStep, statistic: Thermostats, info: Info, learnt: Learnt
+) -> Thermostats:
+    inner = statistic.inner._replace(num_samples=statistic.num_samples)
+    inner = m_step.update(inner, info, learnt)
+    q, is_empty = info.stats["thermostat"], statistic.num_samples == 0
+    return Thermostats(
+        inner.num_samples,
+        inner,
+        jnp.where(is_empty, 0.0, statistic.thermostat) + jnp.sum(q),
+        jnp.where(is_empty, 0.0, statistic.thermostat_squared) + jnp.sum(q**2),
+    )
+
+
+def _estimate_thermostat(
+    m_step: MStep, statistic: Thermostats, learnt: Learnt
+) -> ThermostatEstimate:
+    n = statistic.num_samples.astype(statistic.thermostat.dtype)
+    variance = statistic.thermostat_squared / n - (statistic.thermostat / n) ** 2
+    inner = statistic.inner._replace(num_samples=statistic.num_samples)
+    return ThermostatEstimate(m_step.estimate(inner, learnt), variance)
+
+
+def _average_thermostat(
+    m_step: MStep, learnt: Learnt, estimate: ThermostatEstimate, rate: Scalar
+) -> Learnt:
+    averaged = (1 - rate) * learnt.thermostat_mass + rate * estimate.thermostat_mass
+    return m_step.average(learnt, estimate.inner, rate)._replace(thermostat_mass=averaged)
 
 
 def _check_structure(mass: Mass) -> DiagonalMass | DenseMass:
@@ -179,21 +362,21 @@ def _empty_both(mass: Mass, size: Any) -> DrawsAndScores:
     return DrawsAndScores(empty.num_samples, empty, empty)
 
 
-def _empty_window(shape: Array, mass: Mass, size: Any) -> Window:
+def _empty_window(window: Static, mass: Mass, size: Any) -> Window:
     if not isinstance(mass, LowRankMass):
         raise TypeError(
             "fisher_low_rank learns a LowRankMass, got an initial mass of type "
             f"{type(mass).__name__}; "
             "use m_steps.fisher, or build the mass with low_rank_mass"
         )
-    window, rank = len(shape), len(mass.eigenvalues)
-    if window < 2 * rank:
-        raise ValueError(f"window must be at least twice the rank, 2 x {rank}, got {window}")
-    if not is_traced(size) and size < window:
+    num_rows, rank = window.value, len(mass.eigenvalues)
+    if num_rows < 2 * rank:
+        raise ValueError(f"window must be at least twice the rank, 2 x {rank}, got {num_rows}")
+    if not is_traced(size) and size < num_rows:
         raise ValueError(
-            f"the E-step must fill the window of {window} draws, got size {size}; raise the size"
+            f"the E-step must fill the window of {num_rows} draws, got size {size}; raise the size"
         )
-    rows = jnp.zeros((window, len(mass.scale)), mass.scale.dtype)
+    rows = jnp.zeros((num_rows, len(mass.scale)), mass.scale.dtype)
     return Window(jnp.array(0), rows, rows)
 
 

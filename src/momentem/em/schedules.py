@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 from momentem.checks import check_callable, is_traced
 from momentem.types import Scalar, as_partial
 
-__all__ = ["Schedule", "polynomial", "schedule"]
+__all__ = ["Schedule", "latest", "polynomial", "schedule"]
 
 Schedule = Callable[..., Scalar]  # k -> kappa_k, a Partial
 
@@ -48,6 +48,20 @@ def polynomial(exponent: float = 0.7, offset: float = 10.0) -> Schedule:
         if not offset >= 0:
             raise ValueError(f"offset must be >= 0, got {offset}")
     return Partial(_power, exponent, offset)
+
+
+def _one(k: Scalar | float) -> float:
+    del k
+    return 1.0
+
+
+def latest() -> Schedule:
+    """kappa_k = 1: the last estimate alone. For E-steps that grow without bound, and only those.
+
+    It breaks Robbins and Monro's conditions, and needs them no more where S grows: the estimates
+    themselves converge (Fort and Moulines 2003), and what was learnt on the way in is forgotten.
+    """
+    return Partial(_one)
 
 
 def schedule(kappa: Callable[..., Scalar]) -> Schedule:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
-from momentem.checks import check_instance, check_key, check_positive
+from momentem.checks import check_instance, check_key, check_positive, is_traced
 from momentem.em.e_steps import EStep
 from momentem.em.m_steps import MStep
 from momentem.em.schedules import Schedule, polynomial
@@ -129,8 +129,18 @@ def _check(kernel: Kernel, learnt: Learnt) -> Learnt:
         Mass, "build it with diagonal_mass, dense_mass or low_rank_mass", mass=learnt.mass
     )
     check_positive(step_size=learnt.step_size)
+    diagonal = learnt.mass.precision_diagonal()
+    dim, dtype = len(diagonal), diagonal.dtype
+    noise = jnp.zeros(dim, dtype) if learnt.noise is None else jnp.asarray(learnt.noise, dtype)
+    if noise.shape != (dim,) or (not is_traced(noise) and not bool((noise >= 0).all())):
+        raise ValueError(f"noise must be {dim} variances >= 0, got {learnt.noise}")
+    thermostat_mass = dim if learnt.thermostat_mass is None else learnt.thermostat_mass
+    check_positive(thermostat_mass=thermostat_mass)
     return Learnt(
-        learnt.mass, jnp.asarray(learnt.step_size, learnt.mass.precision_diagonal().dtype)
+        learnt.mass,
+        jnp.asarray(learnt.step_size, dtype),
+        noise,
+        jnp.asarray(thermostat_mass, dtype),
     )
 
 
@@ -206,6 +216,7 @@ def _learning(
         "step_size": learnt.step_size,
         "precision_diagonal": learnt.mass.precision_diagonal(),
         "condition_number": learnt.mass.condition_number(),
+        "noise_scale": learnt.step_size * jnp.max(learnt.noise),
         "is_refused": is_refused,
     }
 
@@ -222,12 +233,11 @@ def _em_step(
         k = state.learning["num_m_steps"] + 1
         rate = averaging(k.astype(state.learnt.step_size.dtype))
         estimate = m_step.estimate(statistic, state.learnt)
-        averaged = state.learnt.mass.average(estimate, rate)
-        is_refused = ~(estimate.is_proper() & averaged.is_proper())
-        mass = jax.tree.map(
-            lambda new, old: jnp.where(is_refused, old, new), averaged, state.learnt.mass
+        averaged = m_step.average(state.learnt, estimate, rate)
+        is_refused = ~(estimate.is_proper() & averaged.mass.is_proper())
+        learnt = jax.tree.map(
+            lambda new, old: jnp.where(is_refused, old, new), averaged, state.learnt
         )
-        learnt = Learnt(mass, state.learnt.step_size)
         carried = jax.vmap(kernel.transport, in_axes=(0, None, None))(chains, state.learnt, learnt)
         learning = _learning(k, watched.size, rate, learnt, is_refused)
         return carried, learnt, e_step.renew(renew_key, watched, learnt), learning

@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_count, check_instance
 from momentem.integrators import PhasePoint, trajectory
-from momentem.targets.density import Target
+from momentem.targets.minibatch import AnyTarget
 from momentem.types import Count, Info, Kernel, Learnt, PRNGKey, Scalar, Vector
 
 __all__ = ["HMCState", "hmc"]
@@ -34,7 +34,7 @@ class HMCState(NamedTuple):
     gradient: Vector
 
 
-def hmc(target: Target, num_steps: int, jitter: float = 0.0) -> Kernel:
+def hmc(target: AnyTarget, num_steps: int, jitter: float = 0.0) -> Kernel:
     """The HMC kernel. Mass and step size are left open.
 
     Args:
@@ -53,7 +53,7 @@ def hmc(target: Target, num_steps: int, jitter: float = 0.0) -> Kernel:
         >>> bool(info.stats["acceptance_rate"] > 0.9)
         True
     """
-    check_instance(Target, "build it with momentem.density or momentem.dataset", target=target)
+    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
     check_count(1, num_steps=num_steps)
     check_between(0.0, 1.0, jitter=jitter)
     path = Partial(_uniform_steps, num_steps, jitter) if jitter else Partial(_same_steps, num_steps)
@@ -71,15 +71,15 @@ def _uniform_steps(num_steps: Count | int, jitter: Scalar | float, key: PRNGKey)
     return jax.random.randint(key, (), least, most + 1)
 
 
-def _init(target: Target, key: PRNGKey, position: Vector, learnt: Learnt) -> HMCState:
+def _init(target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt) -> HMCState:
     del key, learnt
     return HMCState(position, *jax.value_and_grad(target.logdensity)(position))
 
 
 def _step(
-    target: Target, path: Callable, key: PRNGKey, state: HMCState, learnt: Learnt
+    target: AnyTarget, path: Callable, key: PRNGKey, state: HMCState, learnt: Learnt
 ) -> tuple[HMCState, Info]:
-    mass, step_size = learnt
+    mass, step_size = learnt.mass, learnt.step_size
     momentum_key, path_key, accept_key = jax.random.split(key, 3)
     num_steps = path(path_key)
 

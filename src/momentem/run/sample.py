@@ -22,7 +22,8 @@ from xarray import DataTree
 from momentem.checks import check_count, check_instance
 from momentem.run.diagnostics import warn_of_trouble
 from momentem.run.progress import Progress
-from momentem.targets.density import Target, parameter_names
+from momentem.targets.density import parameter_names
+from momentem.targets.minibatch import AnyTarget
 from momentem.targets.starts import given_starts, starts
 from momentem.types import PRNGKey, Sampler, Vectors
 
@@ -44,7 +45,7 @@ class Record(NamedTuple):
 
 
 def sample(
-    target: Target,
+    target: AnyTarget,
     sampler: Sampler,
     num_draws: int = 1000,
     num_warmup: int = 1000,
@@ -86,7 +87,7 @@ def sample(
         >>> dict(trace["posterior"]["x"].sizes)
         {'chain': 4, 'draw': 500, 'x_dim_0': 3}
     """
-    check_instance(Target, "build it with momentem.density or momentem.dataset", target=target)
+    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
     check_instance(
         Sampler, "e.g. momentem.hmc(target, ...), or fixed(kernel, learnt)", sampler=sampler
     )
@@ -174,7 +175,7 @@ def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vect
 @partial(jax.jit, static_argnames="size")
 def _advance(
     sampler: Sampler,
-    target: Target,
+    target: AnyTarget,
     key: PRNGKey,
     state: Any,
     start: Array,
@@ -208,7 +209,7 @@ def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
 
 def _run(
     sampler: Sampler,
-    target: Target,
+    target: AnyTarget,
     key: PRNGKey,
     state: Any,
     start: int,

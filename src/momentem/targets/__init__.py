@@ -1,7 +1,20 @@
 """What is sampled."""
 
+from momentem.targets.control_variates import control_variate, mode
 from momentem.targets.dataset import dataset
 from momentem.targets.density import Target, density
+from momentem.targets.minibatch import NoisyGradient, StochasticTarget, blocks, with_replacement
 from momentem.targets.starts import starts
 
-__all__ = ["Target", "dataset", "density", "starts"]
+__all__ = [
+    "NoisyGradient",
+    "StochasticTarget",
+    "Target",
+    "blocks",
+    "control_variate",
+    "dataset",
+    "density",
+    "mode",
+    "starts",
+    "with_replacement",
+]

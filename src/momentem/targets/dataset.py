@@ -4,7 +4,7 @@ log p(theta | data) = log p(theta) + sum_i log p(datum_i | theta)
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,35 @@ import numpy as np
 from jax.tree_util import Partial
 from numpyro.distributions.constraints import Constraint
 
-from momentem.checks import check_callable
+from momentem.checks import check_callable, check_count
 from momentem.targets.density import Parameters, Target, as_parameters, check_scalar, unconstrained
-from momentem.types import Scalar, as_partial
+from momentem.targets.minibatch import Scheme, StochasticTarget, blocks, stochastic
+from momentem.types import Scalar, Vector, as_partial
 
 __all__ = ["dataset"]
+
+
+@overload
+def dataset(
+    log_prior: Callable[[Any], Any],
+    log_likelihood: Callable[[Any, Any], Any],
+    data: Any,
+    initial: Any,
+    constraints: Mapping[str, Constraint] | None = None,
+) -> Target: ...
+
+
+@overload
+def dataset(
+    log_prior: Callable[[Any], Any],
+    log_likelihood: Callable[[Any, Any], Any],
+    data: Any,
+    initial: Any,
+    constraints: Mapping[str, Constraint] | None = None,
+    *,
+    batch_size: int,
+    batches: Scheme | None = None,
+) -> StochasticTarget: ...
 
 
 def dataset(
@@ -25,7 +49,10 @@ def dataset(
     data: Any,
     initial: Any,
     constraints: Mapping[str, Constraint] | None = None,
-) -> Target:
+    *,
+    batch_size: int | None = None,
+    batches: Scheme | None = None,
+) -> Target | StochasticTarget:
     """A target from a prior, the likelihood of ONE datum, and data.
 
     Args:
@@ -34,6 +61,8 @@ def dataset(
         data: an array, or a pytree of arrays, with one shared leading axis: a datum per row.
         initial: as for `density`.
         constraints: as for `density`.
+        batch_size: rows per minibatch, an even number; None uses all data in every gradient.
+        batches: how minibatches are drawn, `blocks()` (None) or `with_replacement()`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -53,8 +82,28 @@ def dataset(
     datum = jax.tree.map(lambda leaf: leaf[0], rows)
     check_scalar("log_prior(parameters)", log_prior, parameters)
     check_scalar("log_likelihood(parameters, datum)", log_likelihood, parameters, datum)
-    logdensity = Partial(_log_posterior, as_partial(log_prior), as_partial(log_likelihood), rows)
-    return unconstrained(logdensity, parameters, constraints)
+    prior, likelihood = as_partial(log_prior), as_partial(log_likelihood)
+    logdensity = Partial(_log_posterior, prior, likelihood, rows)
+    target = unconstrained(logdensity, parameters, constraints)
+    if batch_size is None:
+        return target
+    num_rows = len(jax.tree.leaves(rows)[0])
+    check_count(2, batch_size=batch_size)
+    if batch_size > num_rows or batch_size % 2:
+        raise ValueError(
+            f"batch_size must be even, for its two halves, and at most the {num_rows} rows of "
+            f"data, got {batch_size}"
+        )
+    flat_prior = unconstrained(prior, parameters, constraints).logdensity
+    flat_likelihood = Partial(_flat_likelihood, likelihood, target.constrain)
+    scheme = blocks() if batches is None else batches
+    return stochastic(target, flat_prior, flat_likelihood, rows, batch_size, scheme)
+
+
+def _flat_likelihood(
+    log_likelihood: Callable, constrain: Callable, position: Vector, datum: Any
+) -> Scalar:
+    return log_likelihood(constrain(position), datum)
 
 
 def _log_posterior(

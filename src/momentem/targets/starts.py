@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from momentem.checks import check_between, check_count
-from momentem.targets.density import Target, parameter_names
+from momentem.targets.density import parameter_names
+from momentem.targets.minibatch import AnyTarget
 from momentem.types import PRNGKey, Scalar, Vector, Vectors
 
 __all__ = ["given_starts", "starts"]
@@ -17,7 +18,7 @@ __all__ = ["given_starts", "starts"]
 NUM_ATTEMPTS = 20  # the noise halves with each, so the last are at `initial` in all but name
 
 
-def starts(key: PRNGKey, target: Target, num_chains: int, spread: float) -> Vectors:
+def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> Vectors:
     """A start per chain: `initial` plus uniform noise, drawn again closer by where it is not
     usable.
 
@@ -53,17 +54,17 @@ def starts(key: PRNGKey, target: Target, num_chains: int, spread: float) -> Vect
 
 
 @jax.jit
-def _is_usable(target: Target, positions: Vectors) -> Bool[Array, " chains"]:
+def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:
     value, gradient = jax.vmap(jax.value_and_grad(target.logdensity))(positions)
     return jnp.isfinite(value) & jnp.isfinite(gradient).all(axis=1)
 
 
 @jax.jit
-def _value_and_gradient(target: Target, position: Vector) -> tuple[Scalar, Vector]:
+def _value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Vector]:
     return jax.value_and_grad(target.logdensity)(position)
 
 
-def given_starts(target: Target, positions: Any, num_chains: int) -> Vectors:
+def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
     """The user's own starts, constrained and with a leading axis of chains, each checked."""
     like = jax.eval_shape(target.constrain, target.initial)
     expected = jax.tree.map(lambda leaf: (num_chains, *leaf.shape), like)
@@ -80,7 +81,7 @@ def given_starts(target: Target, positions: Any, num_chains: int) -> Vectors:
     return vectors
 
 
-def check_start(target: Target, position: Vector) -> None:
+def check_start(target: AnyTarget, position: Vector) -> None:
     """Refuses a position where the density or its gradient is not finite, naming the parameter and
     its value."""
     value, gradient = _value_and_gradient(target, position)
