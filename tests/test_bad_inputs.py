@@ -53,6 +53,15 @@ def sample(**options):
     return mt.sample(target(), **({"sampler": mt.hmc(target(), 0.1, 3), "num_draws": 5} | options))
 
 
+def given_simplex(positions):
+    free = mt.density(normal, {"x": jnp.full(3, 1 / 3)}, {"x": mt.constraints.simplex})
+    return mt.sample(free, mt.hmc(free, 0.1, 3), num_draws=5, positions={"x": positions})
+
+
+def minibatches(batch_size):
+    return mt.dataset(prior, likelihood, np.ones(10), 0.0, batch_size=batch_size)
+
+
 CASES = {
     # density
     "logdensity not a function": (
@@ -278,6 +287,26 @@ CASES = {
     "positions not finite": (
         lambda: sample(positions=np.full((4, 3), np.inf)),
         "finite log density",
+    ),
+    "positions outside their constraint": (
+        lambda: given_simplex(np.full((4, 3), 0.5)),
+        r"positions of 'x' must satisfy its constraint, got \[0.5 0.5 0.5\] in chain 0",
+    ),
+    "coords of another length": (
+        lambda: sample(dims={"position": ["d"]}, coords={"d": ["a", "b"]}),
+        "dims and coords must fit",
+    ),
+    "seed too large": (lambda: sample(seed=2**32), r"seed must be below 2\^32, got 4294967296"),
+    "batch odd": (lambda: minibatches(3), "batch_size must be even.*at most the 10 rows.*got 3"),
+    "batch larger than the data": (lambda: minibatches(12), "at most the 10 rows of data, got 12"),
+    "friction negative": (
+        lambda: mt.sghmc(minibatches(4), 0.1, 3, -1.0),
+        "friction must be finite",
+    ),
+    "no minibatches": (lambda: mt.sghmc(target(), 0.1, 3), "target must be a StochasticTarget"),
+    "noise negative": (
+        lambda: mt.sghmc(minibatches(4), 0.1, 3, noise=[-1.0]),
+        "noise must be 1 variances >= 0",
     ),
     "dims of a stranger": (lambda: sample(dims={"nobody": ["here"]}), "dims names 'nobody'"),
 }

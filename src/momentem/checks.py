@@ -77,9 +77,9 @@ def check_instance(kind: Any, remedy: str, **values: Any) -> None:
     """Refuses what is not of `kind`, and says how to get one."""
     for name, value in values.items():
         if not isinstance(value, kind):
+            wanted = getattr(kind, "__name__", "Target")  # a union is of targets
             raise TypeError(
-                f"{name} must be a {getattr(kind, '__name__', kind)}, got {value!r:.80} of type "
-                f"{type(value).__name__}; {remedy}"
+                f"{name} must be a {wanted}, got {value!r:.80} of type {type(value).__name__}; {remedy}"
             )
 
 

@@ -404,8 +404,10 @@ def dense_mass(precision: ArrayLike) -> DenseMass:
                 "A.T) / 2"
             )
         eigenvalues = np.linalg.eigvalsh(np.asarray(array))
-        # below this a Cholesky factorisation in the array's own precision fails
-        if eigenvalues[0] <= len(array) * np.finfo(array.dtype).eps * abs(eigenvalues[-1]):
+        scales = np.sqrt(np.abs(np.diagonal(array)) + (np.diagonal(array) == 0))
+        correlations = np.linalg.eigvalsh(np.asarray(array) / np.outer(scales, scales))
+        # scales apart, a Cholesky factorisation in the array's own precision fails below this
+        if eigenvalues[0] <= 0 or correlations[0] <= len(array) * np.finfo(array.dtype).eps:
             raise ValueError(
                 f"precision must be positive definite: eigenvalue 0 of {len(array)} is "
                 f"{eigenvalues[0]:g} (the largest is {eigenvalues[-1]:g})"

@@ -25,7 +25,7 @@ from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, PRNGKey, Sa
 
 __all__ = ["check_kernel", "check_sampler", "invariance"]
 
-NUM_CHAINS = 3
+NUM_CHAINS, NUM_STEPS = 3, 8
 
 
 def _skewed(parameters: dict[str, Array]) -> Array:
@@ -144,8 +144,9 @@ def check_sampler(make: Callable[[Target], Sampler]) -> None:
     """Checks the contract of a sampler.
 
     jit agrees with eager; a second call, and a call with a sampler made anew, do not compile again;
-    dtypes, shapes and structure are kept; chains differ; the same key gives the same step; raw keys
-    and misshapen positions are refused; a frozen sampler learns no more.
+    dtypes, shapes and structure are kept, through M-steps too; chains differ; the same key gives
+    the same step and no key is used twice; raw keys and misshapen positions are refused; freezing
+    keeps what is learnt.
 
     Args:
         make: builds the sampler for a target.
@@ -198,11 +199,20 @@ def _check_sampler(sampler: Sampler, twin: Sampler, target: Target, dtype: Any) 
     )
     assert len(np.unique(np.asarray(info.chains.position), axis=0)) > 1, "chains must differ"
 
+    with jax.debug_key_reuse(True):
+        sampler.step(step_key, sampler.init(init_key, positions))
+    for key in jax.random.split(other_key, NUM_STEPS):
+        after, info = step(sampler, key, after)
+        _check_info(info.chains, positions.shape, dtype)
+    _check_same_form(state, after, "state")
     frozen, frozen_state = sampler.freeze(after)
     assert isinstance(frozen, Sampler), "freeze must return a sampler and its state"
-    frozen.step(other_key, frozen_state)
     learnt = sampler.learnt(after)
     assert learnt is None or isinstance(learnt, Learnt), "learnt must return a Learnt or None"
+    if info.learning:
+        assert int(info.learning["num_m_steps"]) > 0, f"no M-step in {NUM_STEPS} steps of 3 chains"
+    _agree(frozen.learnt(frozen_state), learnt, "what is learnt, frozen", dtype)
+    frozen.step(other_key, frozen_state)
 
 
 def invariance(

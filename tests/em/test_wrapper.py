@@ -51,6 +51,20 @@ def test_the_paper_s_m_step_learns_nothing_at_stationarity(name):
     assert learnt_condition(getattr(mt.m_steps, name)(), 1) > 50
 
 
+def test_e_steps_grow_within_a_run():
+    sampler = mt.hmc_em(TARGET, 0.15, 3, e_step=mt.e_steps.growing(40))
+    trace = mt.sample(TARGET, sampler, num_draws=10, num_warmup=200, positions=STATIONARY)
+    sizes = trace["em"]["e_step_size"].values
+    assert sizes[0] == 40
+    assert sizes[-1] > 44
+    assert np.diff(trace["em"]["iteration"].values)[-1] == -(-sizes[-1] // 4)
+
+
+def test_a_warm_up_too_short_to_learn_is_warned_of():
+    with pytest.warns(mt.SamplingWarning, match="nothing was learnt"):
+        mt.sample(TARGET, mt.hmc_em(TARGET, 0.15, 3), num_draws=20, num_warmup=5)
+
+
 class Drifting(NamedTuple):
     position: jnp.ndarray
     momentum: jnp.ndarray
@@ -108,6 +122,7 @@ def test_forever_goes_on_learning_and_a_frozen_sampler_does_not():
     forever = mt.sample(TARGET, mt.forever(sampler), **options)
     assert frozen["em"].sizes["m_step"] == 4
     assert forever["em"].sizes["m_step"] == 8
+    assert forever["em"]["iteration"].values.tolist() == list(range(24, 200, 25))
     np.testing.assert_array_equal(
         frozen["warmup_posterior"]["position"], forever["warmup_posterior"]["position"]
     )

@@ -176,7 +176,26 @@ print(caught[0].message)
     assert 0 < kept < 20_000_000
     assert is_interrupted == 1
     assert is_finite == "1"
-    assert message == f"interrupted: {kept} draws per chain were kept"
+    assert message == f"interrupted: {kept} draws per chain were kept, and 0 of warm-up"
+
+
+def test_warm_up_and_draws_use_different_keys():
+    sampler = mt.hmc(TARGET, step_size=0.4, num_steps=5)
+    positions = {"x": np.zeros((4, 2)), "tau": np.ones(4)}
+    trace = mt.sample(TARGET, sampler, num_draws=20, num_warmup=20, positions=positions)
+    warmup, draws = trace["warmup_sample_stats"], trace["sample_stats"]
+    both = np.concatenate([warmup["energy_error"].values, draws["energy_error"].values], axis=1)
+    assert len(np.unique(both)) == both.size
+
+
+def test_constants_of_a_constraint_do_not_count_as_chains_that_have_not_mixed(recwarn):
+    target = mt.density(
+        lambda p: -0.5 * p["L"][1, 0] ** 2,
+        {"L": jnp.eye(2)},
+        {"L": mt.constraints.corr_cholesky},
+    )
+    mt.sample(target, mt.hmc(target, 0.5, 4), num_draws=2000)
+    assert not [w for w in recwarn if issubclass(w.category, mt.SamplingWarning)]
 
 
 def test_a_summary_has_the_usual_columns():

@@ -410,7 +410,7 @@ def _gather_window(statistic: Window, info: Info, learnt: Learnt) -> Window:
     thetas, scores = info.position[-window:], info.gradient[-window:]
     rows = (statistic.num_samples + jnp.arange(len(thetas))) % window
     return Window(
-        statistic.num_samples + len(thetas),
+        statistic.num_samples + len(info.position),
         statistic.draws.at[rows].set(thetas),
         statistic.scores.at[rows].set(scores),
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array
 
 from momentem.checks import check_instance, check_key, check_positive, is_traced
 from momentem.em.e_steps import EStep
@@ -28,6 +28,7 @@ from momentem.types import (
     Mass,
     PRNGKey,
     Sampler,
+    Scalar,
     Vectors,
 )
 
@@ -199,20 +200,23 @@ def _em_init(
         statistic=m_step.init(learnt.mass, e_step.size),
         e_step=e_step.init(e_key, e_step.size, learnt),
         learning=_learning(
-            jnp.array(0), jnp.asarray(e_step.size), jnp.array(0.0), learnt, jnp.array(False)
+            jnp.array(0),
+            jnp.asarray(e_step.size),
+            jnp.zeros_like(learnt.step_size),
+            learnt,
+            jnp.array(False),
         ),
     )
 
 
 def _learning(
-    num_m_steps: Count, size: Count, rate: ArrayLike, learnt: Learnt, is_refused: Any
+    num_m_steps: Count, size: Count, rate: Scalar, learnt: Learnt, is_refused: Any
 ) -> dict[str, Array]:
     """The row that an M-step adds to the learning trace."""
-    dtype = learnt.step_size.dtype
     return {
         "num_m_steps": num_m_steps,
         "e_step_size": size,
-        "averaging_rate": jnp.asarray(rate, dtype),
+        "averaging_rate": rate,
         "step_size": learnt.step_size,
         "precision_diagonal": learnt.mass.precision_diagonal(),
         "condition_number": learnt.mass.condition_number(),
@@ -231,7 +235,8 @@ def _em_step(
 
     def maximise() -> tuple[Any, Learnt, Any, dict[str, Array]]:
         k = state.learning["num_m_steps"] + 1
-        rate = averaging(k.astype(state.learnt.step_size.dtype))
+        dtype = state.learnt.step_size.dtype
+        rate = jnp.asarray(averaging(k.astype(dtype)), dtype)
         estimate = m_step.estimate(statistic, state.learnt)
         averaged = m_step.average(state.learnt, estimate, rate)
         is_refused = ~(estimate.is_proper() & averaged.mass.is_proper())

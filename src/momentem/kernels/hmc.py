@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from momentem.checks import check_between, check_count, check_instance
+from momentem.checks import check_between, check_count, check_instance, is_traced
 from momentem.integrators import PhasePoint, trajectory
 from momentem.targets.minibatch import AnyTarget
 from momentem.types import Count, Info, Kernel, Learnt, PRNGKey, Scalar, Vector
@@ -56,6 +56,7 @@ def hmc(target: AnyTarget, num_steps: int, jitter: float = 0.0) -> Kernel:
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
     check_count(1, num_steps=num_steps)
     check_between(0.0, 1.0, jitter=jitter)
+    num_steps = num_steps if is_traced(num_steps) else int(num_steps)
     path = Partial(_uniform_steps, num_steps, jitter) if jitter else Partial(_same_steps, num_steps)
     return Kernel(Partial(_init, target), Partial(_step, target, path))
 
@@ -66,8 +67,9 @@ def _same_steps(num_steps: Count | int, key: PRNGKey) -> Count | int:
 
 
 def _uniform_steps(num_steps: Count | int, jitter: Scalar | float, key: PRNGKey) -> Count:
-    least = jnp.maximum(1, jnp.rint(num_steps * (1 - jitter))).astype(int)
-    most = jnp.rint(num_steps * (1 + jitter)).astype(int)
+    # the whole numbers within num_steps (1 -/+ jitter), against rounding
+    least = jnp.maximum(1, jnp.ceil(num_steps * (1 - jitter) - 1e-6)).astype(int)
+    most = jnp.floor(num_steps * (1 + jitter) + 1e-6).astype(int)
     return jax.random.randint(key, (), least, most + 1)
 
 

@@ -37,6 +37,10 @@ def summary(trace: DataTree, **options: Any) -> Any:
         >>> "r_hat" in mt.summary(trace)
         True
     """
+    if "posterior" not in trace.children:
+        raise ValueError(
+            "trace has no posterior draws to summarise: the run was cut in its warm-up"
+        )
     return arviz_stats.summary(trace, **options)
 
 
@@ -50,8 +54,13 @@ def warn_of_trouble(trace: DataTree) -> None:
 def _troubles(trace: DataTree) -> list[str]:
     found = []
     if trace.attrs["is_interrupted"]:
-        kept = trace["posterior"].sizes["draw"] if "posterior" in trace.children else 0
-        found.append(f"interrupted: {kept} draws per chain were kept")
+        draws, warmup = (
+            trace[group].sizes["draw"] if group in trace.children else 0
+            for group in ("posterior", "warmup_posterior")
+        )
+        found.append(f"interrupted: {draws} draws per chain were kept, and {warmup} of warm-up")
+    if "em" in trace.children and not trace["em"].sizes["m_step"]:
+        found.append("warm-up ended before the first M-step: nothing was learnt; warm up longer")
     if "em" in trace.children and (refused := int(trace["em"].to_dataset()["is_refused"].sum())):
         found.append(
             f"{refused} of {trace['em'].sizes['m_step']} M-steps were refused, their estimate was "
@@ -79,7 +88,10 @@ def _convergence_troubles(trace: DataTree) -> list[str]:
     num_chains, num_draws = posterior.sizes["chain"], posterior.sizes["draw"]
     if num_chains < 2 or num_draws < 4:
         return [f"{num_chains} chains of {num_draws} draws are too few to judge: run more"]
+    # a scalar that never moves in any chain is fixed by its constraint, unless all are: then
+    # nothing moved
     scalars = list(_scalars(posterior))
+    scalars = [item for item in scalars if np.ptp(item[1]) > 0] or scalars
     stride = -(-len(scalars) // MAX_CHECKED)
     checked = dict_to_dataset(dict(scalars[::stride]))
     scope = f" (checked {len(checked)} of {len(scalars)} scalars)" if stride > 1 else ""
@@ -88,7 +100,7 @@ def _convergence_troubles(trace: DataTree) -> list[str]:
     name, rhat = _worst(arviz_stats.rhat(checked), largest=True)
     if not rhat <= MAX_RHAT:
         found.append(
-            f"R-hat is {rhat:.3g} for {name}, above {MAX_RHAT}{scope}: the chains have not mixed; "
+            f"R-hat is {rhat:.4g} for {name}, above {MAX_RHAT}{scope}: the chains have not mixed; "
             "draw more, or warm up longer"
         )
     for method in ("bulk", "tail"):

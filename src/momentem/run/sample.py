@@ -9,6 +9,7 @@ of iteration t is fold_in(run key, t): draws do not depend on how the run is cut
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -93,9 +94,9 @@ def sample(
     )
     check_count(1, num_draws=num_draws, num_chains=num_chains)
     check_count(0, num_warmup=num_warmup, seed=seed)
-    names = parameter_names(jax.eval_shape(target.constrain, target.initial))
-    if strangers := sorted(set(dims or {}) - set(names)):
-        raise ValueError(f"dims names {strangers[0]!r}, which is no parameter; they are {names}")
+    if seed >= 2**32:
+        raise ValueError(f"seed must be below 2^32, got {seed}")
+    _check_labels(target, dims, coords)
     starts_key, init_key, run_key = jax.random.split(jax.random.key(seed), 3)
     begun = time.perf_counter()
     if positions is None:
@@ -106,11 +107,12 @@ def sample(
 
     warmup = History(num_warmup, num_chains)
     draws = History(num_draws, num_chains)
-    with Progress(num_warmup + num_draws, is_wanted=progress) as bar:
-        state, is_whole = _run(sampler, target, run_key, state, 0, warmup, bar, "warm-up")
-        if is_whole:
-            sampler, state = sampler.freeze(state)
-            state, is_whole = _run(sampler, target, run_key, state, num_warmup, draws, bar, "draws")
+    is_whole = False
+    with Progress(num_warmup + num_draws, is_wanted=progress) as bar, suppress(KeyboardInterrupt):
+        _run(sampler, target, run_key, state, 0, warmup, bar, "warm-up")
+        sampler, state = sampler.freeze(warmup.state)
+        _run(sampler, target, run_key, state, num_warmup, draws, bar, "draws")
+        is_whole = True
     if not (warmup.length or draws.length):
         raise KeyboardInterrupt("interrupted before the first draw")
 
@@ -120,7 +122,8 @@ def sample(
         "sampling_time": time.perf_counter() - begun,
         "is_interrupted": int(not is_whole),
     }
-    trace = _as_datatree(warmup, draws, sampler.learnt(state), dims, coords, attrs)
+    learnt = sampler.learnt(draws.state or warmup.state)
+    trace = _as_datatree(warmup, draws, learnt, dims, coords, attrs)
     warn_of_trouble(trace)
     return trace
 
@@ -132,11 +135,12 @@ class History:
     def __init__(self, capacity: int, num_chains: int):
         self.capacity, self.num_chains = capacity, num_chains
         self.length = 0
+        self.state: Any = None  # of the sampler, at the end of what is here
         self._arrays: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "stats": {}}
         self._learning: list[dict[str, np.ndarray]] = []
 
-    def extend(self, start: int, count: int, record: Record) -> None:
-        """Appends the first `count` rows of a chunk's record, which began at iteration `start`."""
+    def extend(self, start: int, count: int, record: Record, state: Any) -> None:
+        """Appends the first `count` rows of a chunk that began at `start` and left `state`."""
         for group, arrays in self._arrays.items():
             for name, rows in getattr(record, group).items():
                 rows = np.asarray(rows)[:count]
@@ -152,6 +156,7 @@ class History:
             rows["iteration"] = np.arange(start, start + count)
             self._learning.append({name: values[is_m_step] for name, values in rows.items()})
         self.length += count
+        self.state = state
 
     def group(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of a group, (chain, draw, …), as far as they are filled."""
@@ -216,26 +221,43 @@ def _run(
     history: History,
     bar: Progress,
     label: str,
-) -> tuple[Any, bool]:
-    """Fills `history` from iteration `start` on; the flag is False if Ctrl-C cut it short."""
+) -> None:
+    """Fills `history` from iteration `start` on."""
+    history.state = state
     if history.capacity == 0:
-        return state, True
-    size = _chunk_size(sampler, key, state, history.capacity)
-    count = min(size, 16)
+        return
+    size, count = _chunk_size(sampler, key, state, history.capacity), 1
+    while history.length < history.capacity:
+        first, begun = start + history.length, time.perf_counter()
+        count = min(count, history.capacity - history.length)
+        state, record = jax.block_until_ready(
+            _advance(sampler, target, key, state, first, count, size=size)
+        )
+        history.extend(first, count, record, state)
+        divergences = int(np.asarray(record.stats["diverging"])[:count].sum())
+        bar.advance(count, label, divergences)
+        seconds = time.perf_counter() - begun
+        if seconds < CHUNK_SECONDS / 2:
+            count = min(size, 2 * count)
+        elif seconds > 2 * CHUNK_SECONDS:
+            count = max(1, count // 2)
+
+
+def _check_labels(
+    target: AnyTarget, dims: Mapping[str, Sequence[str]] | None, coords: Mapping[str, Any] | None
+) -> None:
+    """Refuses dims and coords that the result could not be labelled with, before anything is
+    drawn."""
+    like = jax.eval_shape(target.constrain, target.initial)
+    names = parameter_names(like)
+    if strangers := sorted(set(dims or {}) - set(names)):
+        raise ValueError(f"dims names {strangers[0]!r}, which is no parameter; they are {names}")
+    rows = [np.zeros((1, 1, *leaf.shape)) for leaf in jax.tree.leaves(like)]
+    labels: dict[str, Any] = {"dims": dims, "coords": coords}
     try:
-        while history.length < history.capacity:
-            first, begun = start + history.length, time.perf_counter()
-            count = min(count, history.capacity - history.length)
-            state, record = jax.block_until_ready(
-                _advance(sampler, target, key, state, first, count, size=size)
-            )
-            history.extend(first, count, record)
-            bar.advance(count, label, int(np.asarray(record.stats["diverging"])[:count].sum()))
-            if time.perf_counter() - begun < CHUNK_SECONDS / 2:
-                count = min(size, 2 * count)
-    except KeyboardInterrupt:
-        return state, False
-    return state, True
+        dict_to_dataset(dict(zip(names, rows, strict=True)), **labels)
+    except Exception as error:
+        raise ValueError(f"dims and coords must fit the parameters' shapes: {error}") from error
 
 
 def _as_datatree(

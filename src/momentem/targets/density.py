@@ -80,9 +80,18 @@ def unconstrained(
     transforms = _transforms(parameters, constraints)
     unconstrain = Partial(_unconstrain, transforms)
     unravel = Partial(ravel_pytree(_apply(_inverses(transforms), parameters))[1])
+    initial = unconstrain(parameters)
+    dtype = jax.tree.leaves(parameters)[0].dtype
+    back = jax.eval_shape(_constrain, unravel, transforms, initial)
+    found = {initial.dtype, *(leaf.dtype for leaf in jax.tree.leaves(back))}
+    if found != {dtype}:
+        raise TypeError(
+            f"constraints must keep the parameters' dtype {dtype}, got {sorted(map(str, found))}; "
+            "give their bounds as Python numbers"
+        )
     return Target(
         logdensity=Partial(_unconstrained_logdensity, logdensity, unravel, transforms),
-        initial=unconstrain(parameters),
+        initial=initial,
         constrain=Partial(_constrain, unravel, transforms),
         unconstrain=unconstrain,
         unravel=unravel,

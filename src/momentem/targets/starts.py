@@ -41,6 +41,7 @@ def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> V
     check_count(1, num_chains=num_chains)
     check_between(0.0, np.inf, spread=spread)
     initial = jnp.broadcast_to(target.initial, (num_chains, len(target.initial)))
+    spread = float(spread)
     positions, is_usable = initial, jnp.zeros(num_chains, bool)
     for attempt_key in jax.random.split(key, NUM_ATTEMPTS):
         noise = jax.random.uniform(attempt_key, initial.shape, initial.dtype, minval=-1, maxval=1)
@@ -76,9 +77,22 @@ def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
         )
     arrays = jax.tree.map(lambda leaf, model: jnp.asarray(leaf, model.dtype), positions, like)
     vectors = jax.vmap(target.unconstrain)(arrays)
-    for vector in vectors:
+    for chain, vector in enumerate(vectors):
+        given = jax.tree.map(lambda leaf, chain=chain: leaf[chain], arrays)
+        _check_support(target, chain, given, vector)
         check_start(target, vector)
     return vectors
+
+
+def _check_support(target: AnyTarget, chain: int, given: Any, vector: Vector) -> None:
+    """Refuses parameters that do not come back from the unconstrained scale: out of support."""
+    back = jax.tree.leaves(target.constrain(vector))
+    tolerance = 1e-3 if vector.dtype == jnp.float32 else 1e-6
+    for name, a, b in zip(parameter_names(given), jax.tree.leaves(given), back, strict=True):
+        if not np.allclose(a, b, rtol=tolerance, atol=tolerance):
+            raise ValueError(
+                f"positions of {name!r} must satisfy its constraint, got {a} in chain {chain}"
+            )
 
 
 def check_start(target: AnyTarget, position: Vector) -> None:

@@ -1,0 +1,190 @@
+"""What stochastic kernels cost beyond their gradients, EM beyond a kernel, and how cost grows with
+N.
+
+    python benchmarks/stochastic_overhead.py
+
+First table: per gradient, logistic regression N = 20,000, batch 100, 10 steps a draw, x64. `bare`
+is a compiled loop of nothing but block-minibatch gradients; `gather` the same with random indices.
+BlackJAX's sgnht gets a fresh random batch (with replacement) for every step, drawn inside the same
+compiled loop. Second table: sghmc's time per gradient at N rows over that at 10^4.
+Third: D = 10^5 parameters, one iteration over its ten gradients.
+
+Targets that must hold: kernel / bare <= 1.5, em / kernel <= 1.05, blackjax / sgnht >= 3, N ratio <=
+1.2, D = 10^5 <= 1.3.
+"""
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import momentem as mt
+from momentem.types import Static
+
+from timing import interleaved, ratio
+
+NUM_STEPS, NUM_ITERATIONS, ROUNDS, BATCH = 10, 300, 11, 100
+
+
+def logistic(num_data, dim, batch_size=BATCH, batches=None, dtype=float):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_data, dim)).astype(dtype)
+    y = (rng.uniform(size=num_data) < 0.5).astype(dtype)
+    start = jnp.zeros(dim, dtype)
+    return mt.dataset(
+        log_prior, log_likelihood, (x, y), start, batch_size=batch_size, batches=batches
+    )
+
+
+def log_prior(w):
+    return -0.05 * jnp.sum(w**2)
+
+
+def log_likelihood(w, datum):
+    logit = datum[0] @ w
+    return datum[1] * logit - jnp.logaddexp(0.0, logit)
+
+
+@jax.jit
+def bare(target, key, positions):
+    """Gradients alone: minibatches in bulk per iteration, as the kernels draw them."""
+
+    def iterate(i, positions):
+        keys = jax.random.split(jax.random.fold_in(key, i), len(positions))
+        batches = jax.vmap(lambda key: target.batches(key, Static(NUM_STEPS)))(keys)
+
+        def step(positions, batch):
+            gradients = jax.vmap(lambda b, x: target.noisy_gradient(b, x).gradient)(
+                batch, positions
+            )
+            return positions + 1e-12 * gradients, None
+
+        return jax.lax.scan(step, positions, jnp.swapaxes(batches, 0, 1))[0]
+
+    return jax.lax.fori_loop(0, NUM_ITERATIONS, iterate, positions)
+
+
+@jax.jit
+def run(sampler, key, state):
+    def iterate(i, state):
+        return sampler.step(jax.random.fold_in(key, i), state)[0]
+
+    return jax.lax.fori_loop(0, NUM_ITERATIONS, iterate, state)
+
+
+def blackjax_sgnht(target, data, step_size):
+    x, y = data
+    num_data = len(x)
+
+    def gradient(position, batch):
+        terms = jax.vmap(log_likelihood, in_axes=(None, 0))
+        estimate = lambda w: log_prior(w) + num_data / BATCH * jnp.sum(terms(w, batch))  # noqa: E731
+        return jax.grad(estimate)(position)
+
+    algorithm = blackjax.sgnht(gradient)
+
+    @jax.jit
+    def go(key, states, data):
+        def step(i, states):
+            keys = jax.random.split(jax.random.fold_in(key, i), 2 * len(states.position))
+
+            def one(batch_key, step_key, state):
+                index = jax.random.randint(batch_key, (BATCH,), 0, num_data)
+                batch = jax.tree.map(lambda leaf: leaf[index], data)
+                return algorithm.step(step_key, state, batch, step_size)
+
+            half = len(states.position)
+            return jax.vmap(one)(keys[:half], keys[half:], states)
+
+        return jax.lax.fori_loop(0, NUM_ITERATIONS * NUM_STEPS, step, states)
+
+    return algorithm, go
+
+
+def contenders(dim, num_chains):
+    target = logistic(20_000, dim)
+    gathering = logistic(20_000, dim, batches=mt.with_replacement())
+    key, positions = jax.random.key(0), jnp.zeros((num_chains, dim))
+    mass, step_size = mt.dense_mass(np.eye(dim) / 5000), 1e-3
+    learnt = mt.Learnt(mass, jnp.array(step_size))
+
+    def ours(sampler):
+        state = sampler.init(key, positions)
+        return lambda: run(sampler, key, state)
+
+    algorithm, go = blackjax_sgnht(target, None or _data(20_000, dim), 1e-6)
+    peers = jax.vmap(lambda key, x: algorithm.init(x, key, 1.0))(
+        jax.random.split(key, num_chains), positions
+    )
+    data = _data(20_000, dim)
+    em = {"step_size": step_size, "mass": mass}
+    return {
+        "bare": lambda: bare(target, key, positions),
+        "gather": lambda: bare(gathering, key, positions),
+        "sghmc": ours(mt.fixed(mt.kernels.sghmc(target, NUM_STEPS), learnt)),
+        "sghmc-em": ours(mt.sghmc_em(target, NUM_STEPS, **em)),
+        "sgnht": ours(mt.fixed(mt.kernels.sgnht(target, NUM_STEPS), learnt)),
+        "sgnht-em": ours(mt.sgnht_em(target, NUM_STEPS, **em)),
+        "ccadl": ours(mt.fixed(mt.kernels.ccadl(target, NUM_STEPS), learnt)),
+        "matrix": ours(mt.fixed(mt.kernels.matrix_sgnht(target, NUM_STEPS), learnt)),
+        "blackjax": lambda: go(key, peers, data),
+    }
+
+
+def _data(num_data, dim):
+    rng = np.random.default_rng(0)
+    return jnp.asarray(rng.normal(size=(num_data, dim))), jnp.asarray(
+        rng.uniform(size=num_data).round()
+    )
+
+
+def kernels_table():
+    table = Table(title=f"per gradient; medians of {ROUNDS} interleaved rounds")
+    names = ["gather", "sghmc", "sgnht", "ccadl", "matrix"]
+    columns = ["D", "chains", "bare, us", *[f"{name} / bare" for name in names]]
+    columns += ["sghmc-em / sghmc", "sgnht-em / sgnht", "blackjax / sgnht"]
+    for column in columns:
+        table.add_column(column, justify="right")
+    for dim in (2, 15):
+        for num_chains in (1, 16):
+            seconds = interleaved(contenders(dim, num_chains), ROUNDS)
+            gradients = NUM_ITERATIONS * NUM_STEPS * num_chains
+            table.add_row(
+                str(dim),
+                str(num_chains),
+                f"{np.median(seconds['bare']) / gradients * 1e6:.2f}",
+                *[f"{ratio(seconds, name, 'bare'):.2f}" for name in names],
+                f"{ratio(seconds, 'sghmc-em', 'sghmc'):.3f}",
+                f"{ratio(seconds, 'sgnht-em', 'sgnht'):.3f}",
+                f"{ratio(seconds, 'blackjax', 'sgnht'):.1f}",
+            )
+    return table
+
+
+def rows_table():
+    table = Table(title="sghmc per gradient, N rows over 10^4 rows (D = 15, 4 chains, float32)")
+    table.add_column("N")
+    table.add_column("ratio", justify="right")
+    runs, key = {}, jax.random.key(0)
+    for num_data in (10**4, 10**5, 10**6, 10**7):
+        target = logistic(num_data, 15, dtype=np.float32)
+        sampler = mt.sghmc(target, step_size=1e-5, num_steps=NUM_STEPS)
+        state = sampler.init(key, jnp.zeros((4, 15), jnp.float32))
+        runs[f"{num_data:.0e}"] = lambda sampler=sampler, state=state: run(sampler, key, state)
+    seconds = interleaved(runs, ROUNDS)
+    for name in runs:
+        table.add_row(name, f"{ratio(seconds, name, '1e+04'):.2f}")
+    return table
+
+
+def main():
+    jax.config.update("jax_enable_x64", True)
+    console = Console(width=160)
+    console.print(kernels_table())
+    console.print(rows_table())
+
+
+if __name__ == "__main__":
+    main()
