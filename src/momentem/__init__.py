@@ -13,7 +13,18 @@ from momentem.masses import (
     low_rank_mass,
 )
 from momentem.run import SamplingWarning, sample, summary
-from momentem.samplers import hmc, hmc_em, sghmc, sghmc_em, sgnht, sgnht_em
+from momentem.samplers import (
+    hmc,
+    hmc_em,
+    nphmc,
+    self_tuned,
+    sg_nphmc,
+    sg_nphmc_em,
+    sghmc,
+    sghmc_em,
+    sgnht,
+    sgnht_em,
+)
 from momentem.targets import (
     NoisyGradient,
     StochasticTarget,
@@ -61,8 +72,12 @@ __all__ = [
     "m_steps",
     "mode",
     "monte_carlo_em",
+    "nphmc",
     "sample",
     "schedules",
+    "self_tuned",
+    "sg_nphmc",
+    "sg_nphmc_em",
     "sghmc",
     "sghmc_em",
     "sgnht",

@@ -78,9 +78,8 @@ def check_instance(kind: Any, remedy: str, **values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, kind):
             wanted = getattr(kind, "__name__", "Target")  # a union is of targets
-            raise TypeError(
-                f"{name} must be a {wanted}, got {value!r:.80} of type {type(value).__name__}; {remedy}"
-            )
+            found = f"{value!r:.80} of type {type(value).__name__}"
+            raise TypeError(f"{name} must be a {wanted}, got {found}; {remedy}")
 
 
 def check_key(key: Any) -> None:

@@ -15,7 +15,18 @@ from momentem.masses import DenseMass, DiagonalMass
 from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.types import Kernel, Learnt, Mass, Sampler
 
-__all__ = ["hmc", "hmc_em", "sghmc", "sghmc_em", "sgnht", "sgnht_em"]
+__all__ = [
+    "hmc",
+    "hmc_em",
+    "nphmc",
+    "self_tuned",
+    "sg_nphmc",
+    "sg_nphmc_em",
+    "sghmc",
+    "sghmc_em",
+    "sgnht",
+    "sgnht_em",
+]
 
 
 def hmc(
@@ -174,6 +185,67 @@ def sgnht_em(
     return self_tuned(kernels.sgnht(target, num_steps, friction), target, friction, **options)
 
 
+def nphmc(
+    target: AnyTarget,
+    step_size: float,
+    num_steps: int,
+    mass: Mass | None = None,
+    thermostat_mass: float | None = None,
+) -> Sampler:
+    """Nose-Poincare HMC on all data: the noise-free limit of SG-NPHMC.
+
+    Args:
+        target: what is sampled.
+        step_size: of every step.
+        num_steps: steps per draw.
+        mass: None is the identity.
+        thermostat_mass: Q; None is the dimension.
+    """
+    learnt = _stochastic(target, step_size, mass, None)._replace(thermostat_mass=thermostat_mass)
+    return fixed(kernels.nphmc(target, num_steps), learnt)
+
+
+def sg_nphmc(
+    target: StochasticTarget,
+    step_size: float,
+    num_steps: int,
+    friction: float = 1.0,
+    mass: Mass | None = None,
+    noise: Any = None,
+    thermostat_mass: float | None = None,
+) -> Sampler:
+    """Stochastic-gradient Nose-Poincare HMC with fixed masses, anchored.
+
+    Args:
+        target: a minibatch target.
+        step_size: of every step.
+        num_steps: steps per draw, of two gradients each.
+        friction: A, per unit of time.
+        mass: None is the identity.
+        noise: variances of the gradient noise in the mass's frame; None: none known.
+        thermostat_mass: Q; None is the dimension.
+    """
+    learnt = _stochastic(target, step_size, mass, noise)._replace(thermostat_mass=thermostat_mass)
+    return fixed(kernels.sg_nphmc(target, num_steps, friction), learnt)
+
+
+def sg_nphmc_em(
+    target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, **options: Any
+) -> Sampler:
+    """SG-NPHMC that tunes itself, as `sghmc_em`.
+
+    The paper's SG-NPHMC-EM learns both masses from momenta: give it
+    `m_step=m_steps.with_thermostat(m_steps.momentum())` and a step size.
+
+    Args:
+        target: a minibatch target.
+        num_steps: steps per draw, of two gradients each.
+        friction: A, per unit of time.
+        **options: as for `self_tuned`.
+    """
+    return self_tuned(kernels.sg_nphmc(target, num_steps, friction), target, friction, **options)
+
+
 def self_tuned(
     kernel: Kernel,
     target: StochasticTarget,
@@ -212,9 +284,7 @@ def self_tuned(
     )
 
 
-def _stochastic(
-    target: StochasticTarget, step_size: float, mass: Mass | None, noise: Any
-) -> Learnt:
+def _stochastic(target: AnyTarget, step_size: float, mass: Mass | None, noise: Any) -> Learnt:
     mass = DiagonalMass(jnp.ones_like(target.initial)) if mass is None else mass
     return _learnt(mass, step_size)._replace(noise=noise)
 

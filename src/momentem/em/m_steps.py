@@ -45,6 +45,8 @@ __all__ = [
 # it is not.
 WINDOW_RIDGE = 1e-2
 
+BIAS_SCALE = 0.05  # of eps lambda_max(M^-1 Bhat), maths 6.4
+
 
 class MStep(NamedTuple):
     """How a mass is learnt. A statistic with `num_samples` 0 is empty, whatever else it holds."""
@@ -160,9 +162,10 @@ def noise(
     of the plain gradient (n/N)^-1 times the data's Fisher information, so that
 
         M <- (n/N) Cov(information) + prior curvature,     V <- Cov(noise),
-        eps <- min(max_step_size, 2 share A / lambda_max(M^-1 V))
+        eps <- min(max_step_size, 2 share A / lambda_max(M^-1 V), sqrt(.1 / lambda_max(M^-1 V)))
 
-    At that step size the noise Bhat = eps V / 2 is at most `share` times the injected friction A M.
+    At that step size the noise Bhat = eps V / 2 is at most `share` times the injected friction A M,
+    and eps lambda_max(M^-1 Bhat), the scale of the error in the covariance, at most .05.
 
     Args:
         target: the minibatch target of the kernel.
@@ -183,7 +186,8 @@ def noise(
 def with_thermostat(m_step: MStep) -> MStep:
     """An M-step that also learns the thermostat's mass: Q <- Var(q), as in the paper's SG-NPHMC-EM.
 
-    q is centred, because its mean is the noise that the thermostat absorbs.
+    q is centred, because its mean is the noise that the thermostat absorbs. For SG-NPHMC alone: the
+    thermostat of SGNHT is xi = q / Q, whose variance is 1 / Q.
 
     Args:
         m_step: what learns the rest.
@@ -287,7 +291,9 @@ def _average_noise(
     old = learnt.mass.noise_matrix(learnt.noise)
     noise_matrix = (1 - rate_noise) * old + rate_noise * estimate.noise_matrix
     mass, noise = learnt.mass.average(estimate.mass, rate).framed(noise_matrix)
-    step_size = jnp.minimum(max_step_size, 2 * share * friction / jnp.max(noise))
+    largest = jnp.max(noise)
+    by_share, by_bias = 2 * share * friction / largest, jnp.sqrt(2 * BIAS_SCALE / largest)
+    step_size = jnp.minimum(max_step_size, jnp.minimum(by_share, by_bias))
     return learnt._replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
 
 

@@ -220,7 +220,7 @@ def _learning(
         "step_size": learnt.step_size,
         "precision_diagonal": learnt.mass.precision_diagonal(),
         "condition_number": learnt.mass.condition_number(),
-        "noise_scale": learnt.step_size * jnp.max(learnt.noise),
+        "bias_scale": learnt.step_size**2 / 2 * jnp.max(learnt.noise),
         "is_refused": is_refused,
     }
 

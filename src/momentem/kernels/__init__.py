@@ -1,7 +1,23 @@
 """How one chain moves."""
 
 from momentem.kernels.hmc import hmc
+from momentem.kernels.nphmc import nphmc
+from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
+from momentem.kernels.refreshed import refreshed
+from momentem.kernels.sg_nphmc import sg_nphmc
 from momentem.kernels.sghmc import sghmc
 from momentem.kernels.sgnht import ccadl, matrix_sgnht, sgnht
 
-__all__ = ["ccadl", "hmc", "matrix_sgnht", "sghmc", "sgnht"]
+__all__ = [
+    "ccadl",
+    "hmc",
+    "matrix_sgnht",
+    "nphmc",
+    "refreshed",
+    "sg_nphmc",
+    "sg_nphmc_printed",
+    "sghmc",
+    "sghmc_printed",
+    "sgnht",
+    "sgnht_printed",
+]

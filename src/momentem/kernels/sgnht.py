@@ -76,7 +76,9 @@ def matrix_sgnht(target: StochasticTarget, num_steps: int, friction: float = 1.0
     """
     check_stochastic(target, num_steps, friction)
     return Kernel(
-        Partial(_matrix_init, friction), Partial(_matrix_step, target, Static(num_steps), friction)
+        Partial(_matrix_init, friction),
+        Partial(_matrix_step, target, Static(num_steps), friction),
+        Partial(_reframe_thermostat),
     )
 
 
@@ -96,6 +98,7 @@ def ccadl(
     return Kernel(
         Partial(_ccadl_init, friction),
         Partial(_ccadl_step, target, Static(num_steps), friction, forgetting),
+        Partial(_reframe_noise, friction),
     )
 
 
@@ -134,6 +137,35 @@ def _reset(friction: Scalar | float, state: Any, old: Learnt, new: Learnt) -> An
     return state._replace(thermostat=_predicted(friction, new))
 
 
+def _reframe(matrix: Matrix, old: Learnt, new: Learnt) -> Matrix:
+    """X in the new frame, so that F X F' is what it was."""
+
+    def carry(row: Vector) -> Vector:
+        return new.mass.whiten(old.mass.colour(row))
+
+    return jax.vmap(carry)(jax.vmap(carry)(matrix).T)
+
+
+def _reframe_thermostat(state: SGNHTState, old: Learnt, new: Learnt) -> SGNHTState:
+    return state._replace(thermostat=_reframe(state.thermostat, old, new))
+
+
+def _reframe_noise(
+    friction: Scalar | float, state: CCAdLState, old: Learnt, new: Learnt
+) -> CCAdLState:
+    """The noise estimate in the new frame, and the thermostat where it settles if that is all."""
+    start = jnp.full_like(state.thermostat, friction)
+    return state._replace(noise=_reframe(state.noise, old, new), thermostat=start)
+
+
+def _told(result: tuple[Any, Info]) -> tuple[Any, Info]:
+    """Adds the thermostat that was kept: of a matrix, its mean over directions."""
+    state, info = result
+    xi = state.thermostat
+    mean = xi if xi.ndim == 0 else jnp.trace(xi) / len(xi)
+    return state, info._replace(stats=info.stats | {"thermostat": mean})
+
+
 def _scalar_init(
     friction: Scalar | float, key: PRNGKey, position: Vector, learnt: Learnt
 ) -> SGNHTState:
@@ -160,7 +192,7 @@ def _scalar_step(
     start = (state.position, state.whitened, state.thermostat)
     path = aboba(target, mass, step_size, num_steps, damp, finish, path_key, *start)
     new = SGNHTState(path.position, path.whitened, path.extra)
-    return tell(restart_key, learnt, state, new, path, {"thermostat": path.extra})
+    return _told(tell(restart_key, learnt, state, new, path, {}))
 
 
 def _matrix_init(
@@ -195,9 +227,7 @@ def _matrix_step(
     start = (state.position, state.whitened, state.thermostat)
     path = aboba(target, mass, step_size, num_steps, damp, finish, path_key, *start)
     new = SGNHTState(path.position, path.whitened, path.extra)
-    return tell(
-        restart_key, learnt, state, new, path, {"thermostat": jnp.trace(path.extra) / len(identity)}
-    )
+    return _told(tell(restart_key, learnt, state, new, path, {}))
 
 
 def _ccadl_init(
@@ -236,4 +266,4 @@ def _ccadl_step(
     keep = (1 - forgetting) ** num_steps.value
     noise = keep * state.noise + (1 - keep) * (whitened.T @ whitened) / num_steps.value
     new = CCAdLState(path.position, path.whitened, path.extra, noise)
-    return tell(restart_key, learnt, state, new, path, {"thermostat": path.extra})
+    return _told(tell(restart_key, learnt, state, new, path, {}))

@@ -59,7 +59,7 @@ def tell(
         "diverging": is_divergent,
         "kinetic_temperature": jnp.mean(temperatures),
         "temperature_spread": jnp.std(temperatures),
-        "noise_scale": learnt.step_size * jnp.max(learnt.noise),
+        "bias_scale": learnt.step_size**2 / 2 * jnp.max(learnt.noise),  # eps lambda_max(M^-1 Bhat)
     }
 
     def kept(samples: Array) -> Array:

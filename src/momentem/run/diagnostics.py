@@ -13,9 +13,9 @@ __all__ = ["SamplingWarning", "summary", "warn_of_trouble"]
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
 MIN_ESS_PER_CHAIN = 100  # likewise
-MAX_CHECKED = (
-    1000  # scalars; more are thinned evenly, because ranking each takes about a millisecond
-)
+MAX_HEAT = 0.02  # of the kinetic temperature, beyond its Monte Carlo error
+MAX_BIAS = 0.1  # eps lambda_max(M^-1 Bhat)
+MAX_CHECKED = 1000  # scalars; of more, every so manieth, because each takes about a millisecond
 
 
 class SamplingWarning(UserWarning):
@@ -77,10 +77,32 @@ def _troubles(trace: DataTree) -> list[str]:
             "missing: lower the "
             "step size or reparametrise"
         )
-    with np.errstate(
-        all="ignore"
-    ):  # chains that never moved have 0 / 0 for an R-hat: reported as nan
+    found += _stochastic_troubles(trace)
+    # chains that never moved have 0 / 0 for an R-hat: reported as nan
+    with np.errstate(all="ignore"):
         return found + _convergence_troubles(trace)
+
+
+def _stochastic_troubles(trace: DataTree) -> list[str]:
+    """Of samplers without a Metropolis step: the draws' temperature, and the noise's share."""
+    stats = trace["sample_stats"].to_dataset()
+    if "kinetic_temperature" not in stats:
+        return []
+    found = []
+    chains = stats["kinetic_temperature"].mean("draw")
+    temperature, error = float(chains.mean()), float(chains.std()) / max(1, len(chains)) ** 0.5
+    if not abs(temperature - 1) <= MAX_HEAT + 5 * error:
+        found.append(
+            f"kinetic temperature is {temperature:.3f}, should be 1: the gradient noise is not "
+            "accounted for; learn it (m_steps.noise), use a thermostat, or lower the step size"
+        )
+    bias = float(stats["bias_scale"].max())
+    if bias > MAX_BIAS:
+        found.append(
+            f"bias scale is {bias:.2g}, above {MAX_BIAS}: covariances may be off by as much; lower "
+            "the step size, raise the batch size, or use control variates"
+        )
+    return found
 
 
 def _convergence_troubles(trace: DataTree) -> list[str]:

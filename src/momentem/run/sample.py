@@ -8,6 +8,7 @@ of iteration t is fold_in(run key, t): draws do not depend on how the run is cut
 
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,10 +22,11 @@ from jaxtyping import Array
 from xarray import DataTree
 
 from momentem.checks import check_count, check_instance
-from momentem.run.diagnostics import warn_of_trouble
+from momentem.run.diagnostics import SamplingWarning, warn_of_trouble
 from momentem.run.progress import Progress
+from momentem.samplers import sghmc_em
 from momentem.targets.density import parameter_names
-from momentem.targets.minibatch import AnyTarget
+from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.targets.starts import given_starts, starts
 from momentem.types import PRNGKey, Sampler, Vectors
 
@@ -47,7 +49,7 @@ class Record(NamedTuple):
 
 def sample(
     target: AnyTarget,
-    sampler: Sampler,
+    sampler: Sampler | None = None,
     num_draws: int = 1000,
     num_warmup: int = 1000,
     num_chains: int = 4,
@@ -63,8 +65,9 @@ def sample(
 
     Args:
         target: what is sampled.
-        sampler: how, e.g. `momentem.hmc_em(target, ...)`; wrap it in `momentem.forever` to learn on
-            after warm-up.
+        sampler: how, e.g. `momentem.hmc_em(target, ...)`; None is `momentem.sghmc_em(target)` for a
+            minibatch target, and must be given for others. Wrap it in `momentem.forever` to learn
+            on after warm-up.
         num_draws: draws per chain.
         num_warmup: warm-up iterations per chain; kept in the groups `warmup_posterior` and
             `warmup_sample_stats`.
@@ -89,9 +92,7 @@ def sample(
         {'chain': 4, 'draw': 500, 'x_dim_0': 3}
     """
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
-    check_instance(
-        Sampler, "e.g. momentem.hmc(target, ...), or fixed(kernel, learnt)", sampler=sampler
-    )
+    moving = _chosen(target, sampler)
     check_count(1, num_draws=num_draws, num_chains=num_chains)
     check_count(0, num_warmup=num_warmup, seed=seed)
     if seed >= 2**32:
@@ -103,15 +104,15 @@ def sample(
         where = starts(starts_key, target, num_chains, spread)
     else:
         where = given_starts(target, positions, num_chains)
-    state = _init(sampler, init_key, where)
+    state = _init(moving, init_key, where)
 
     warmup = History(num_warmup, num_chains)
     draws = History(num_draws, num_chains)
     is_whole = False
     with Progress(num_warmup + num_draws, is_wanted=progress) as bar, suppress(KeyboardInterrupt):
-        _run(sampler, target, run_key, state, 0, warmup, bar, "warm-up")
-        sampler, state = sampler.freeze(warmup.state)
-        _run(sampler, target, run_key, state, num_warmup, draws, bar, "draws")
+        _run(moving, target, run_key, state, 0, warmup, bar, "warm-up")
+        moving, state = moving.freeze(warmup.state)
+        _run(moving, target, run_key, state, num_warmup, draws, bar, "draws")
         is_whole = True
     if not (warmup.length or draws.length):
         raise KeyboardInterrupt("interrupted before the first draw")
@@ -122,10 +123,20 @@ def sample(
         "sampling_time": time.perf_counter() - begun,
         "is_interrupted": int(not is_whole),
     }
-    learnt = sampler.learnt(draws.state or warmup.state)
+    learnt = moving.learnt(draws.state or warmup.state)
     trace = _as_datatree(warmup, draws, learnt, dims, coords, attrs)
     warn_of_trouble(trace)
     return trace
+
+
+def _chosen(target: AnyTarget, sampler: Sampler | None) -> Sampler:
+    if sampler is None and isinstance(target, StochasticTarget):
+        return sghmc_em(target)
+    check_instance(
+        Sampler, "e.g. momentem.hmc(target, …), or fixed(kernel, learnt)", sampler=sampler
+    )
+    assert sampler is not None
+    return sampler
 
 
 class History:
@@ -135,6 +146,7 @@ class History:
     def __init__(self, capacity: int, num_chains: int):
         self.capacity, self.num_chains = capacity, num_chains
         self.length = 0
+        self.is_alarmed = False
         self.state: Any = None  # of the sampler, at the end of what is here
         self._arrays: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "stats": {}}
         self._learning: list[dict[str, np.ndarray]] = []
@@ -236,6 +248,15 @@ def _run(
         history.extend(first, count, record, state)
         divergences = int(np.asarray(record.stats["diverging"])[:count].sum())
         bar.advance(count, label, divergences)
+        if divergences > count * history.num_chains / 2 and not history.is_alarmed:
+            history.is_alarmed = True
+            warnings.warn(
+                f"more than half of iterations {first} to {first + count - 1} diverged; the run "
+                "goes on, and Ctrl-C keeps what was drawn: lower the step size, or start from a "
+                "heavier mass",
+                SamplingWarning,
+                stacklevel=3,
+            )
         seconds = time.perf_counter() - begun
         if seconds < CHUNK_SECONDS / 2:
             count = min(size, 2 * count)

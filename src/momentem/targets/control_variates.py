@@ -28,9 +28,8 @@ def control_variate(target: StochasticTarget, reference: Any) -> StochasticTarge
 
     Args:
         target: a minibatch target.
-        reference: parameters near the bulk of the posterior, as a pytree like `initial`: its mode
-        (see `mode`), or
-            the mean of an earlier run.
+        reference: parameters near the bulk of the posterior, as a pytree like `initial`: its mode,
+            which `mode` finds, or the mean of an earlier run.
     """
     check_instance(StochasticTarget, "build it by dataset(…, batch_size=…)", target=target)
     where = target.unconstrain(reference)
@@ -53,7 +52,11 @@ def _controlled_gradient(
         gradient=here.gradient - there.gradient + gradient,
         noise=here.noise - there.noise,
         information=here.information,
-        logdensity=here.logdensity - there.logdensity + value,
+        # the constant that was taken from the gradient is the slope of a plane in the log density
+        logdensity=here.logdensity
+        - there.logdensity
+        + value
+        + jnp.vdot(gradient - there.gradient, position - reference),
     )
 
 

@@ -1,0 +1,280 @@
+"""The paper's stochastic kernels as it prints them, to be compared with; none keeps its target.
+
+What is corrected even here is what makes a chain diverge or follow another system altogether: the
+sign of the gradient in Algorithms 2 and 3, the steps of s and theta in the Nose-Poincare leapfrog
+and its unequal halves (maths 1, errata 1, 7, 8, 9, 11). The rest is as printed:
+
+    sghmc_printed      p ~ N(0, M) in every draw; then, num_steps times,
+                       p <- p - eps C M^-1 p + eps g + N(0, 2 (C - Bhat) eps),
+                       theta <- theta + eps M^-1 p
+                       Covariance: num_steps / (num_steps + 1) of the right one as eps -> 0.
+
+    sgnht_printed      p <- p - eps xi M^-1 p + eps g + N(0, 2 A eps),  theta <- theta + eps M^-1 p,
+                       xi <- xi + eps (p' M^-1 p / D - 1)
+                       Right only where M is a multiple of the identity.
+
+    sg_nphmc_printed   p <- p + (eps/2) [s g - B M^-1 p_new / sqrt(s)]              implicit
+                       (eps / 4 Q) q_new^2 + (1 + A s eps / 2 Q) q_new = c          as in nphmc.py
+                       s <- s (1 + u) / (1 - u),   theta <- theta + (eps/2) M^-1 p (1/s_old + 1/s)
+                       q <- q + (eps/2) [… - A s q / Q]
+                       p <- p + (eps/2) [s g - B M^-1 p / sqrt(s)]                  explicit
+                       s, q, p and H0 are carried through the whole run (Algorithm 5).
+                       Noise changes dH (nphmc.py), and dH the temperature: nothing bounds it.
+
+C, Bhat, A and B are numbers the user guesses, times the identity. States hold F^-1 p, so that p is
+transported when M changes.
+
+Deviates: the paper holds a minibatch for a whole draw, which multiplies its noise by num_steps;
+here every step has its own. A chain that diverges is restarted where it was (stochastic.py), and
+for sg_nphmc_printed with s = 1 and a new H0.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.sparse.linalg import cg
+from jax.tree_util import Partial
+
+from momentem.checks import check_between, check_count, check_instance
+from momentem.integrators import Path
+from momentem.kernels.nphmc import bounded_log, quadratic_root
+from momentem.kernels.sg_nphmc import fresh_thermostat
+from momentem.kernels.sghmc import SGHMCState
+from momentem.kernels.sgnht import SGNHTState
+from momentem.kernels.stochastic import check_stochastic, fresh_momentum, tell
+from momentem.targets.minibatch import StochasticTarget
+from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Static, Vector
+
+__all__ = ["PrintedNoseState", "sg_nphmc_printed", "sghmc_printed", "sgnht_printed"]
+
+
+class PrintedNoseState(NamedTuple):
+    """Where the chain is in the extended phase space."""
+
+    position: Vector
+    whitened: Vector  # F^-1 p, with p = s pi
+    thermostat: Scalar  # q
+    scale: Scalar  # s
+    energy: Scalar  # H0
+
+
+def sghmc_printed(
+    target: StochasticTarget, num_steps: int, friction: float, noise_estimate: float
+) -> Kernel:
+    """The E-step of the paper's Algorithm 3, with the sign of the gradient put right.
+
+    Args:
+        target: a minibatch target.
+        num_steps: Euler steps, and so gradients, per draw.
+        friction: C, a multiple of the identity.
+        noise_estimate: Bhat, a multiple of the identity, at most `friction`.
+    """
+    check_stochastic(target, num_steps, friction)
+    check_between(0.0, float("inf"), noise_estimate=noise_estimate)
+    if noise_estimate > friction:
+        raise ValueError(
+            "noise_estimate must not exceed friction, or the injected noise C - Bhat is negative: "
+            f"got {noise_estimate} > {friction}; raise friction"
+        )
+    numbers = friction, friction - noise_estimate
+    return Kernel(Partial(_sghmc_init), Partial(_sghmc_step, target, Static(num_steps), *numbers))
+
+
+def sgnht_printed(target: StochasticTarget, num_steps: int, friction: float = 1.0) -> Kernel:
+    """The E-step of the paper's Algorithm 2, with the sign of the gradient put right.
+
+    Args:
+        target: a minibatch target.
+        num_steps: Euler steps, and so gradients, per draw.
+        friction: A, the injected noise per unit of time, and where the thermostat starts.
+    """
+    check_stochastic(target, num_steps, friction)
+    return Kernel(
+        Partial(_sgnht_init, friction), Partial(_sgnht_step, target, Static(num_steps), friction)
+    )
+
+
+def sg_nphmc_printed(
+    target: StochasticTarget, num_steps: int, thermostat_noise: float, gradient_noise: float
+) -> Kernel:
+    """The E-step of the paper's Algorithm 5, with its leapfrog made one.
+
+    Args:
+        target: a minibatch target.
+        num_steps: steps per draw, each of two gradients of one minibatch.
+        thermostat_noise: A, a guess at the noise of the log density.
+        gradient_noise: B, a guess at the noise of the gradient, a multiple of the identity.
+    """
+    remedy = "build it by momentem.dataset(…, batch_size=…)"
+    check_instance(StochasticTarget, remedy, target=target)
+    check_count(1, num_steps=num_steps)
+    noises = {"thermostat_noise": thermostat_noise, "gradient_noise": gradient_noise}
+    check_between(0.0, float("inf"), **noises)
+    return Kernel(
+        Partial(_nose_init, target),
+        Partial(_nose_step, target, Static(num_steps), *noises.values()),
+    )
+
+
+def _euler(
+    target: StochasticTarget,
+    learnt: Learnt,
+    num_steps: Static,
+    injected: Scalar | float,
+    finish: Callable[[Vector, Scalar], Scalar],
+    key: PRNGKey,
+    position: Vector,
+    whitened: Vector,
+    friction: Scalar,
+) -> Path:
+    """`num_steps` Euler steps; `finish` changes the friction after each."""
+    mass, step_size = learnt.mass, learnt.step_size
+    batch_key, noise_key = jax.random.split(key)
+    batches = target.batches(batch_key, num_steps)
+    shape = (num_steps.value, len(position))
+    kicks = jnp.sqrt(2 * injected * step_size) * jax.random.normal(noise_key, shape, position.dtype)
+
+    def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
+        theta, p, xi, total, _ = carry
+        batch, kick = inputs
+        noisy = target.noisy_gradient(batch, theta)
+        p = p - step_size * xi * mass.velocity(p) + step_size * noisy.gradient + kick
+        theta = theta + step_size * mass.velocity(p)
+        carry = (theta, p, finish(p, xi), total + mass.whiten(p) ** 2, noisy.gradient)
+        return carry, (noisy.noise, noisy.information)
+
+    zeros = jnp.zeros_like(position)
+    start = (position, mass.colour(whitened), friction, zeros, zeros)
+    (theta, p, xi, total, gradient), (noise, information) = jax.lax.scan(
+        step, start, (batches, kicks)
+    )
+    y = mass.whiten(p)
+    return Path(theta, y, xi, gradient, noise, information, total / num_steps.value)
+
+
+def _sghmc_init(key: PRNGKey, position: Vector, learnt: Learnt) -> SGHMCState:
+    del learnt
+    return SGHMCState(position, fresh_momentum(key, position))
+
+
+def _sghmc_step(
+    target: StochasticTarget,
+    num_steps: Static,
+    friction: Scalar | float,
+    injected: Scalar | float,
+    key: PRNGKey,
+    state: SGHMCState,
+    learnt: Learnt,
+) -> tuple[SGHMCState, Info]:
+    momentum_key, path_key, restart_key = jax.random.split(key, 3)
+
+    def finish(p: Vector, friction: Scalar) -> Scalar:
+        return friction
+
+    start = (state.position, fresh_momentum(momentum_key, state.position))
+    constant = jnp.asarray(friction, state.position.dtype)
+    path = _euler(target, learnt, num_steps, injected, finish, path_key, *start, constant)
+    return tell(restart_key, learnt, state, SGHMCState(path.position, path.whitened), path, {})
+
+
+def _sgnht_init(
+    friction: Scalar | float, key: PRNGKey, position: Vector, learnt: Learnt
+) -> SGNHTState:
+    del learnt
+    thermostat = jnp.asarray(friction, position.dtype)
+    return SGNHTState(position, fresh_momentum(key, position), thermostat)
+
+
+def _sgnht_step(
+    target: StochasticTarget,
+    num_steps: Static,
+    friction: Scalar | float,
+    key: PRNGKey,
+    state: SGNHTState,
+    learnt: Learnt,
+) -> tuple[SGNHTState, Info]:
+    path_key, restart_key = jax.random.split(key)
+
+    def finish(p: Vector, xi: Scalar) -> Scalar:
+        return xi + learnt.step_size * (2 * learnt.mass.kinetic_energy(p) / len(p) - 1)
+
+    path = _euler(target, learnt, num_steps, friction, finish, path_key, *state)
+    old = state._replace(thermostat=jnp.asarray(friction, state.position.dtype))
+    new = SGNHTState(path.position, path.whitened, path.extra)
+    state, info = tell(restart_key, learnt, old, new, path, {})
+    return state, info._replace(stats=info.stats | {"thermostat": state.thermostat})
+
+
+def _fresh_energy(logdensity: Scalar, y: Vector, q: Scalar, learnt: Learnt) -> Scalar:
+    """H0 with which dH = 0 at s = 1."""
+    return jnp.vdot(y, y) / 2 + q**2 / (2 * learnt.thermostat_mass) - logdensity
+
+
+def _nose_init(
+    target: StochasticTarget, key: PRNGKey, position: Vector, learnt: Learnt
+) -> PrintedNoseState:
+    momentum_key, thermostat_key, batch_key = jax.random.split(key, 3)
+    y, q = fresh_momentum(momentum_key, position), fresh_thermostat(thermostat_key, learnt)
+    batch = jax.tree.map(lambda leaf: leaf[0], target.batches(batch_key, Static(1)))
+    logdensity = target.noisy_gradient(batch, position).logdensity
+    energy = _fresh_energy(logdensity, y, q, learnt)
+    return PrintedNoseState(position, y, q, jnp.ones_like(q), energy)
+
+
+def _nose_step(
+    target: StochasticTarget,
+    num_steps: Static,
+    thermostat_noise: Scalar | float,
+    gradient_noise: Scalar | float,
+    key: PRNGKey,
+    state: PrintedNoseState,
+    learnt: Learnt,
+) -> tuple[PrintedNoseState, Info]:
+    mass, step_size, Q = learnt.mass, learnt.step_size, learnt.thermostat_mass
+    A, B, H0 = thermostat_noise, gradient_noise, state.energy
+    half, dim = step_size / 2, len(state.position)
+    batch_key, thermostat_key, restart_key = jax.random.split(key, 3)
+    batches = target.batches(batch_key, num_steps)
+    tolerance = 10 * float(jnp.finfo(state.position.dtype).eps)
+
+    def step(carry: tuple, batch: Any) -> tuple[tuple, tuple]:
+        theta, p, q, s, total, *_ = carry
+        here = target.noisy_gradient(batch, theta)
+        brake = half * B / jnp.sqrt(s)
+        kicked = p + half * s * here.gradient
+        p, _ = cg(lambda x: x + brake * mass.velocity(x), kicked, tol=tolerance)
+        kinetic = mass.kinetic_energy(p)
+        force = here.logdensity + kinetic / s**2 - dim * (1 + bounded_log(s)) + H0
+        b = 1 + A * s * half / Q
+        q = quadratic_root(step_size / (4 * Q), b, q + half * force)
+        u = half * q / Q
+        new_s = s * (1 + u) / (1 - u)
+        theta = theta + half * (1 / s + 1 / new_s) * mass.velocity(p)
+        s, there = new_s, target.noisy_gradient(batch, theta)
+        force = there.logdensity + kinetic / s**2 - dim * (1 + bounded_log(s)) + H0
+        q = q + half * (force - q**2 / (2 * Q) - A * s * q / Q)
+        p = p + half * (s * there.gradient - B / jnp.sqrt(s) * mass.velocity(p))
+        total = total + mass.whiten(p / s) ** 2
+        told = (here.noise, here.information, here.logdensity)
+        return (theta, p, q, s, total, there.gradient, there.logdensity), told
+
+    zeros = jnp.zeros_like(state.position)
+    p = mass.colour(state.whitened)
+    start = (state.position, p, state.thermostat, state.scale, zeros, zeros, H0)
+    (theta, p, q, s, total, gradient, logdensity), told = jax.lax.scan(step, start, batches)
+    noise, information, logdensities = told
+    path = Path(theta, mass.whiten(p / s), q, gradient, noise, information, total / num_steps.value)
+    kinetic = mass.kinetic_energy(p / s)
+    stats = {
+        "energy_error": kinetic + q**2 / (2 * Q) + dim * jnp.log(s) - logdensity - H0,
+        "log_s": jnp.log(s),
+    }
+    q_restarted = fresh_thermostat(thermostat_key, learnt)
+    old = state._replace(thermostat=q_restarted, scale=jnp.ones_like(s))
+    new = PrintedNoseState(theta, mass.whiten(p), q, s, H0)
+    state, info = tell(restart_key, learnt, old, new, path, stats)
+    restarted = _fresh_energy(logdensities[0], state.whitened, q_restarted, learnt)
+    state = state._replace(energy=jnp.where(info.stats["diverging"], restarted, H0))
+    return state, info._replace(stats=info.stats | {"thermostat": state.thermostat})

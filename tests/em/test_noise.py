@@ -1,0 +1,373 @@
+"""What stochastic kernels learn: by the `noise` M-step everything, by the paper's `momentum` the
+shape of the gradient noise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import momentem as mt
+from momentem.em.m_steps import Noises
+
+from noisy_targets import (
+    DIM,
+    MASS,
+    NO_NOISE,
+    PRECISION,
+    SIGMA,
+    Moments,
+    learnt_for,
+    logistic,
+    noisy_gaussian,
+    posterior_moments,
+    root,
+    spd,
+)
+
+V = spd(2, [1.0, 5.0, 20.0])
+PRIOR = np.array([0.5, 1.0, 2.0])
+SCALE = 0.1  # n / N
+
+
+def info_of(noise, information, position, diverging=None):
+    """What a kernel would tell: `noise` is (chains, steps, D)."""
+    zeros = jnp.zeros_like(position)
+    none = jnp.zeros(len(position), bool)
+    stats = {"diverging": none if diverging is None else diverging}
+    return mt.Info(position, zeros, zeros, stats, jnp.asarray(noise), jnp.asarray(information))
+
+
+def generalised(a, b):
+    """Eigenvalues of A^-1 B."""
+    whiten = np.linalg.inv(np.linalg.cholesky(a))
+    return np.linalg.eigvalsh(whiten @ b @ whiten.T)
+
+
+# --- the M-step by hand -----------------------------------------------------------------------
+
+
+def numbers(seed, shape):
+    return np.random.default_rng(seed).normal(size=shape) * np.array([1.0, 2.0, 4.0])
+
+
+def by_hand(structure, share=2.0, friction=0.5, max_step_size=0.3, rate=1.0, old_noise=None):
+    """(learnt, the moments V and I as numpy has them) after two updates and one M-step."""
+    target = noisy_gaussian(PRECISION, NO_NOISE, information_scale=SCALE, prior=PRIOR)
+    mass = mt.dense_mass(np.eye(DIM)) if structure == "dense" else mt.diagonal_mass(np.ones(DIM))
+    noise = jnp.zeros(DIM) if old_noise is None else jnp.asarray(old_noise)
+    learnt = mt.Learnt(mass, jnp.array(1e-8), noise, jnp.array(3.0))
+    m_step = mt.m_steps.noise(target, friction, share, max_step_size)
+    statistic = m_step.init(mass, 100)
+    # what was gathered before it was emptied must not count
+    statistic = statistic._replace(noise=statistic.noise + 7, num_noises=jnp.array(5))
+    noises = [numbers(seed, (400, 25, DIM)) for seed in (1, 2)]
+    informations = [numbers(seed, (400, 25, DIM)) for seed in (3, 4)]
+    for d, i in zip(noises, informations, strict=True):
+        statistic = m_step.update(statistic, info_of(d, i, jnp.ones((400, DIM))), learnt)
+    assert int(statistic.num_samples) == 800
+    estimate = m_step.estimate(statistic, learnt)
+    assert bool(estimate.is_proper())
+    learnt = m_step.average(learnt, estimate, jnp.array(rate))
+    d, i = (np.concatenate(x).reshape(-1, DIM) for x in (noises, informations))
+    return learnt, d.T @ d / len(d), i.T @ i / len(i)
+
+
+@pytest.mark.parametrize("structure", ["dense", "diagonal"])
+def test_mass_noise_and_step_size_are_as_derived(structure):
+    learnt, noise, information = by_hand(structure, max_step_size=1.0)
+    if structure == "diagonal":
+        noise, information = np.diag(np.diag(noise)), np.diag(np.diag(information))
+    mass = SCALE * information + np.diag(PRIOR)
+    colour = np.asarray(jax.vmap(learnt.mass.colour)(jnp.eye(DIM))).T  # F
+    np.testing.assert_allclose(colour @ colour.T, mass, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        (colour * np.asarray(learnt.noise)) @ colour.T, noise, rtol=1e-9, atol=1e-9
+    )
+    shares = generalised(mass, noise)
+    np.testing.assert_allclose(np.sort(learnt.noise), shares, rtol=1e-5)
+    np.testing.assert_allclose(learnt.step_size, 2 * 2.0 * 0.5 / shares[-1], rtol=1e-5)
+    # at that step size the noise is `share` times the friction where it is largest
+    np.testing.assert_allclose(learnt.step_size / 2 * learnt.noise.max(), 2.0 * 0.5, rtol=1e-6)
+
+
+def test_step_size_is_bounded():
+    assert float(by_hand("dense", max_step_size=0.01)[0].step_size) == 0.01
+
+
+def test_step_size_is_the_bound_without_noise():
+    target = noisy_gaussian(PRECISION, NO_NOISE, prior=PRIOR)
+    m_step = mt.m_steps.noise(target, 0.5)
+    learnt = mt.Learnt(mt.dense_mass(np.eye(DIM)), jnp.array(1e-8), jnp.zeros(DIM), jnp.array(3.0))
+    statistic = m_step.init(learnt.mass, 100)
+    zeros = jnp.zeros((50, 4, DIM))
+    statistic = m_step.update(statistic, info_of(zeros, zeros, jnp.ones((50, DIM))), learnt)
+    after = m_step.average(learnt, m_step.estimate(statistic, learnt), jnp.array(1.0))
+    assert float(after.step_size) == pytest.approx(0.3)
+    np.testing.assert_allclose(after.mass.precision, np.diag(1 / PRIOR), rtol=1e-9)
+    np.testing.assert_allclose(after.noise, np.zeros(DIM), atol=1e-12)
+
+
+def test_precision_and_noise_are_averaged():
+    old_noise = np.array([3.0, 4.0, 5.0])  # in the frame of the identity: V_old is this diagonal
+    learnt, noise, information = by_hand("dense", rate=0.3, old_noise=old_noise)
+    F = np.asarray(learnt.mass.factor)
+    mixed = 0.7 * np.diag(old_noise) + 0.3 * noise
+    np.testing.assert_allclose((F * np.asarray(learnt.noise)) @ F.T, mixed, rtol=1e-8, atol=1e-8)
+    precision = 0.7 * np.eye(DIM) + 0.3 * np.linalg.inv(SCALE * information + np.diag(PRIOR))
+    np.testing.assert_allclose(learnt.mass.precision, precision, rtol=1e-5, atol=1e-7)
+
+
+def test_the_first_noise_is_not_averaged_with_none():
+    learnt, noise, _ = by_hand("dense", rate=0.3)
+    F = np.asarray(learnt.mass.factor)
+    np.testing.assert_allclose((F * np.asarray(learnt.noise)) @ F.T, noise, rtol=1e-8, atol=1e-8)
+
+
+def test_a_negative_prior_curvature_counts_for_nothing():
+    target = noisy_gaussian(PRECISION, V, information_scale=SCALE, prior=[-5.0, 1.0, 1.0])
+    m_step = mt.m_steps.noise(target, 0.5)
+    mass = mt.diagonal_mass(np.ones(DIM))
+    learnt = mt.Learnt(mass, jnp.array(1e-8), jnp.zeros(DIM), jnp.array(3.0))
+    ones = jnp.ones(DIM)
+    statistic = Noises(jnp.array(10), jnp.array(10), 10 * ones, 10 * ones, ones)
+    estimate = m_step.estimate(statistic, learnt)
+    np.testing.assert_allclose(1 / estimate.mass.precision, SCALE + np.array([0.0, 1.0, 1.0]))
+
+
+@pytest.mark.xfail(strict=True, reason="_gather_noises counts what a divergence set to zero")
+def test_divergent_chains_do_not_dilute_the_noise():
+    """Their samples are told as zeros, which are no samples."""
+    target = noisy_gaussian(PRECISION, V, information_scale=SCALE, prior=PRIOR)
+    m_step = mt.m_steps.noise(target, 0.5)
+    learnt = mt.Learnt(mt.dense_mass(np.eye(DIM)), jnp.array(1e-8), jnp.zeros(DIM), jnp.array(3.0))
+    samples = numbers(1, (40, 25, DIM))
+    diverging = np.arange(40) % 2 == 0
+    told = np.where(diverging[:, None, None], 0.0, samples)
+    info = info_of(told, told, jnp.ones((40, DIM)), jnp.asarray(diverging))
+    statistic = m_step.update(m_step.init(learnt.mass, 40), info, learnt)
+    kept = samples[~diverging].reshape(-1, DIM)
+    found = m_step.estimate(statistic, learnt).noise_matrix
+    np.testing.assert_allclose(found, kept.T @ kept / len(kept), rtol=1e-9)
+
+
+# --- the M-step in EM -------------------------------------------------------------------------
+
+
+@jax.jit
+def compiled_scan(sampler, state, keys):
+    return jax.lax.scan(lambda state, key: sampler.step(key, state), state, keys)
+
+
+def scan(sampler, state, num, seed=2):
+    """The state after `num` steps, and the infos of all chains."""
+    return compiled_scan(sampler, state, jax.random.split(jax.random.key(seed), num))
+
+
+@pytest.mark.parametrize("factory", [mt.sghmc_em, mt.sgnht_em], ids=["sghmc", "sgnht"])
+def test_all_is_learnt_from_nothing(factory):
+    """V as it is, M = (n/N) V + prior, and eps from both; chains far off do not matter."""
+    target = noisy_gaussian(PRECISION, V, information_scale=SCALE, prior=PRIOR)
+    sampler = factory(target)
+    state = sampler.init(jax.random.key(0), 3 * jnp.ones((32, DIM)))
+    state, info = scan(sampler, state, 300)
+    learnt = sampler.learnt(state)
+    mass = SCALE * V + np.diag(PRIOR)
+    noise = np.asarray(learnt.mass.noise_matrix(learnt.noise))
+    # of at least 3000 draws of 10 steps each
+    np.testing.assert_allclose(generalised(V, noise), np.ones(DIM), atol=0.05)
+    found = np.linalg.inv(np.asarray(learnt.mass.precision))
+    np.testing.assert_allclose(generalised(mass, found), np.ones(DIM), atol=0.05)
+    expected = min(0.3, 2 * 2.0 * 0.5 / generalised(mass, V)[-1])
+    assert float(learnt.step_size) == pytest.approx(expected, rel=0.05)
+    assert int(info.learning["num_m_steps"][-1]) >= 5
+    assert not bool(info.learning["is_refused"].any())
+    assert not bool(info.chains.stats["diverging"].any())
+    # a frozen sampler moves by what was learnt
+    frozen, frozen_state = sampler.freeze(state)
+    jax.tree.map(np.testing.assert_array_equal, frozen.learnt(frozen_state), learnt)
+
+
+@pytest.mark.parametrize("factory", [mt.sghmc_em, mt.sgnht_em], ids=["sghmc", "sgnht"])
+def test_self_tuned_chains_have_the_right_covariance(factory):
+    """On real minibatches, from the origin, nothing given. The step size is as large as the M-step
+    dares."""
+    target, _, _ = logistic(2000, 100)
+    mean, covariance = posterior_moments(target)
+    sampler = factory(target)
+    state = sampler.init(jax.random.key(0), jnp.zeros((64, 2)))
+    state, _ = scan(sampler, state, 150)
+    learnt = sampler.learnt(state)
+    # the labels (2 %) and the shuffle (blocks of 50: sqrt(2/40) = 20 %) are in it
+    mass = np.linalg.inv(np.asarray(learnt.mass.precision))
+    np.testing.assert_allclose(generalised(np.linalg.inv(covariance), mass), np.ones(2), atol=0.4)
+    frozen, frozen_state = sampler.freeze(state)
+    _, info = scan(frozen, frozen_state, 150)
+    whitened = (np.asarray(info.chains.position) - mean) @ np.linalg.inv(root(covariance))
+    outer = np.einsum("tci,tcj->cij", whitened, whitened) / len(whitened)
+    zeros = np.zeros(len(outer))
+    moments = Moments(outer, zeros, zeros, info.chains.stats["diverging"])
+    assert moments.frob < 0.05 + 5 * moments.se, moments
+    assert moments.divergences == 0
+    assert np.abs(whitened.mean(axis=(0, 1))).max() < 0.05
+
+
+def test_control_variates_leave_the_mass_and_enlarge_the_step():
+    target, _, _ = logistic(2000, 100)
+    controlled = mt.control_variate(target, mt.mode(target))
+    learnt = []
+    for each in (target, controlled):
+        sampler = mt.sghmc_em(each)
+        state = sampler.init(jax.random.key(0), jnp.tile(controlled.initial, (32, 1)))
+        state, _ = scan(sampler, state, 100)
+        learnt.append(sampler.learnt(state))
+    masses = [np.linalg.inv(np.asarray(each.mass.precision)) for each in learnt]
+    np.testing.assert_allclose(generalised(*masses), np.ones(2), atol=0.1)
+    assert float(learnt[1].noise.max()) < 0.1 * float(learnt[0].noise.max())
+    assert float(learnt[1].step_size) > 2.5 * float(learnt[0].step_size)
+
+
+# --- the paper's M-step -----------------------------------------------------------------------
+
+
+def shape_distance(precision):
+    """The spread of log eigenvalues of Lambda^-1 M: 0 where M is a multiple of Lambda."""
+    return float(np.std(np.log(generalised(PRECISION, np.linalg.inv(np.asarray(precision))))))
+
+
+def learn_from_momenta(kernel, noise):
+    """Masses after each of 60 M-steps of 2048 momenta each."""
+    num_chains, size = 256, 2048
+    sampler = mt.monte_carlo_em(
+        kernel(noisy_gaussian(PRECISION, noise), 20, 1.0),
+        learnt_for(noise, 0.05, believed=0.0),
+        mt.m_steps.momentum(),
+        mt.e_steps.constant(size),
+    )
+    starts = jax.random.normal(jax.random.key(1), (num_chains, DIM)) @ jnp.asarray(root(SIGMA))
+    state = sampler.init(jax.random.key(0), starts)
+    masses = [state.learnt.mass.precision]
+    for seed in range(6):  # ten M-steps at a time
+        state, _ = scan(sampler, state, 10 * size // num_chains, seed)
+        masses.append(state.learnt.mass.precision)
+    assert int(state.learning["num_m_steps"]) == 60
+    return masses
+
+
+LIKE_PRECISION = PRECISION / np.trace(PRECISION) * DIM / 0.05  # B = eps V / 2 has mean 1/2
+
+
+def test_momentum_of_sgnht_learns_the_shape_of_the_noise():
+    distances = [
+        shape_distance(each) for each in learn_from_momenta(mt.kernels.sgnht, LIKE_PRECISION)
+    ]
+    assert distances[0] == pytest.approx(1.22, abs=0.01)
+    assert distances[-1] < 0.3
+    assert all(np.diff(distances[:4]) < 0)
+
+
+def test_momentum_of_sgnht_learns_nothing_without_noise():
+    distances = [shape_distance(each) for each in learn_from_momenta(mt.kernels.sgnht, NO_NOISE)]
+    np.testing.assert_allclose(distances, np.full(7, distances[0]), rtol=0.1)
+
+
+@pytest.mark.validate
+def test_momentum_of_uncorrected_sghmc_also_grows():
+    """It has no thermostat to hold the temperature, so that the mass grows with the noise."""
+    masses = learn_from_momenta(mt.kernels.sghmc, LIKE_PRECISION)
+    assert shape_distance(masses[-1]) < 0.7
+    traces = [float(np.trace(np.linalg.inv(np.asarray(each)))) for each in masses]
+    assert traces[0] == pytest.approx(np.trace(MASS))
+    assert all(np.diff(traces) > 0)
+    assert traces[-1] > 1.6 * traces[0]
+
+
+# --- samplers as programs ---------------------------------------------------------------------
+
+
+def log_prior(w):
+    return -0.5 * w @ w
+
+
+def log_likelihood(w, row):
+    return -0.5 * (row[0] - row[1:] @ w) ** 2
+
+
+def regression(dtype, seed=0):
+    rows = np.random.default_rng(seed).normal(size=(60, 4)).astype(dtype)
+    return mt.dataset(log_prior, log_likelihood, rows, jnp.zeros(3, dtype), batch_size=10)
+
+
+def make(name, target):
+    small = mt.e_steps.constant(12)
+    return {
+        "sghmc-em": lambda: mt.sghmc_em(target, 3, e_step=small),
+        "sgnht-em": lambda: mt.sgnht_em(target, 3, e_step=small),
+        "sghmc-em diagonal": lambda: mt.sghmc_em(
+            target, 3, e_step=small, mass=mt.diagonal_mass(jnp.ones_like(target.initial))
+        ),
+        "sgnht-em momentum": lambda: mt.sgnht_em(
+            target, 3, e_step=small, m_step=mt.m_steps.momentum(), step_size=0.05
+        ),
+        "ccadl-em": lambda: of_kernel(mt.kernels.ccadl, target, small),
+        "matrix-em": lambda: of_kernel(mt.kernels.matrix_sgnht, target, small),
+    }[name]()
+
+
+def of_kernel(kernel, target, e_step):
+    dim, dtype = len(target.initial), target.initial.dtype
+    learnt = mt.Learnt(mt.dense_mass(jnp.eye(dim, dtype=dtype)), jnp.array(0.01, dtype))
+    m_step = mt.m_steps.noise(target, 1.0)
+    return mt.monte_carlo_em(kernel(target, 3), learnt, m_step, e_step)
+
+
+PROGRAMS = [
+    ("sghmc-em", np.float32),
+    ("sghmc-em", np.float64),
+    ("sgnht-em", np.float32),
+    ("sgnht-em", np.float64),
+    ("sghmc-em diagonal", np.float32),
+    ("sgnht-em momentum", np.float32),
+    ("ccadl-em", np.float32),
+    ("matrix-em", np.float32),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), PROGRAMS)
+def test_programs(name, dtype):
+    """jit agrees with eager over an M-step, dtypes are kept, and nothing compiles twice."""
+    target = regression(dtype)
+    sampler = make(name, target)
+    num_traces = 0
+
+    def count_and_step(sampler, key, state):
+        nonlocal num_traces
+        num_traces += 1
+        return sampler.step(key, state)
+
+    compiled = jax.jit(count_and_step)
+    with jax.debug_key_reuse(True):
+        state = sampler.init(jax.random.key(0), jnp.zeros((6, 3), dtype))
+        eager, slow_info = sampler.step(jax.random.key(1), state)
+    fast, fast_info = compiled(sampler, jax.random.key(1), state)
+    tolerance = 1e-3 if dtype == np.float32 else 1e-9
+
+    def agree(a, b):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+    jax.tree.map(agree, fast, eager)
+    jax.tree.map(agree, fast_info.chains, slow_info.chains)
+    for seed in (2, 3, 4, 5):  # over two M-steps, from samplers and data made anew
+        fast, fast_info = compiled(make(name, regression(dtype, seed)), jax.random.key(seed), fast)
+    assert num_traces == 1
+
+    def form(tree):
+        return jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.asarray(leaf).dtype), tree)
+
+    assert form(fast) == form(state)
+    floats = {leaf.dtype for leaf in jax.tree.leaves((fast, fast_info)) if leaf.dtype.kind == "f"}
+    assert floats == {np.dtype(dtype)}
+    for leaf in jax.tree.leaves((fast, fast_info)):
+        if leaf.dtype.kind == "f":
+            assert bool(jnp.isfinite(leaf).all())
+    assert int(fast.learning["num_m_steps"]) == 2
+    assert not bool(fast.learning["is_refused"])
