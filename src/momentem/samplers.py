@@ -163,9 +163,8 @@ def sghmc_em(
     Examples:
         >>> import jax, jax.numpy as jnp, momentem as mt
         >>> data = jax.random.normal(jax.random.key(0), (1000,))
-        >>> target = mt.dataset(
-        ...     lambda mu: -0.5 * mu**2, lambda mu, x: -0.5 * (x - mu) ** 2, data, 0.0,
-        batch_size=50 ... )
+        >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
+        >>> target = mt.dataset(prior, likelihood, data, 0.0, batch_size=50)
         >>> trace = mt.sample(target, mt.sghmc_em(target), num_draws=200)
     """
     return self_tuned(kernels.sghmc(target, num_steps, friction), target, friction, **options)

@@ -85,9 +85,14 @@ def test_mass_noise_and_step_size_are_as_derived(structure):
     )
     shares = generalised(mass, noise)
     np.testing.assert_allclose(np.sort(learnt.noise), shares, rtol=1e-5)
-    np.testing.assert_allclose(learnt.step_size, 2 * 2.0 * 0.5 / shares[-1], rtol=1e-5)
-    # at that step size the noise is `share` times the friction where it is largest
-    np.testing.assert_allclose(learnt.step_size / 2 * learnt.noise.max(), 2.0 * 0.5, rtol=1e-6)
+    expected = min(2 * 2.0 * 0.5 / shares[-1], np.sqrt(2 * 0.05 / shares[-1]))
+    np.testing.assert_allclose(learnt.step_size, expected, rtol=1e-5)
+
+
+def test_the_noise_is_a_share_of_the_friction_where_that_is_the_tighter_bound():
+    """Bhat = eps V / 2 is `share` A M in the direction where it is largest."""
+    learnt = by_hand("dense", share=0.1, max_step_size=1.0)[0]
+    np.testing.assert_allclose(learnt.step_size / 2 * learnt.noise.max(), 0.1 * 0.5, rtol=1e-6)
 
 
 def test_step_size_is_bounded():
@@ -177,7 +182,8 @@ def test_all_is_learnt_from_nothing(factory):
     np.testing.assert_allclose(generalised(V, noise), np.ones(DIM), atol=0.05)
     found = np.linalg.inv(np.asarray(learnt.mass.precision))
     np.testing.assert_allclose(generalised(mass, found), np.ones(DIM), atol=0.05)
-    expected = min(0.3, 2 * 2.0 * 0.5 / generalised(mass, V)[-1])
+    largest = generalised(mass, V)[-1]
+    expected = min(0.3, 2 * 2.0 * 0.5 / largest, np.sqrt(2 * 0.05 / largest))
     assert float(learnt.step_size) == pytest.approx(expected, rel=0.05)
     assert int(info.learning["num_m_steps"][-1]) >= 5
     assert not bool(info.learning["is_refused"].any())

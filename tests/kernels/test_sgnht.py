@@ -220,7 +220,6 @@ def test_step_is_that_of_the_dynamics(name, monkeypatch):
     np.testing.assert_allclose(jacobian @ jacobian.T / (2 * eps), A * EYE + W, **tolerance)
 
 
-@pytest.mark.xfail(strict=True, reason="the default transport keeps them in the old frame")
 @pytest.mark.parametrize("name", ["matrix_sgnht", "ccadl"])
 def test_what_is_known_of_the_noise_is_carried_over_to_another_mass(name):
     """F X F' and F W F' are of the noise alone, and stay when F changes."""
