@@ -1,17 +1,21 @@
 """What stochastic kernels cost beyond their gradients, EM beyond a kernel, and how cost grows with
 N.
 
-    python benchmarks/stochastic_overhead.py
+    python benchmarks/stochastic_overhead.py [kernels] [rows] [network]
 
 First table: per gradient, logistic regression N = 20,000, batch 100, 10 steps a draw, x64. `bare`
 is a compiled loop of nothing but block-minibatch gradients; `gather` the same with random indices.
 BlackJAX's sgnht gets a fresh random batch (with replacement) for every step, drawn inside the same
-compiled loop. Second table: sghmc's time per gradient at N rows over that at 10^4.
+compiled loop. Second table: sghmc's time per gradient at N rows over that at 10^4. Third: a
+network.
 
 Targets that must hold: kernel / bare <= 1.5, em / kernel <= 1.05, blackjax / sgnht >= 3, N ratio <=
 1.2, D = 10^5 <= 1.3.
 """
 
+import sys
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import blackjax
@@ -26,7 +30,7 @@ from momentem.types import Static
 
 from timing import interleaved, ratio
 
-NUM_STEPS, NUM_ITERATIONS, ROUNDS, BATCH = 10, 300, 11, 100
+NUM_STEPS, NUM_ITERATIONS, ROUNDS, BATCH = 10, 300, 51, 100
 
 
 def logistic(num_data, dim, batches=None, dtype: Any = float):
@@ -46,8 +50,8 @@ def log_likelihood(w, datum):
     return datum[1] * logit - jnp.logaddexp(0.0, logit)
 
 
-@jax.jit
-def bare(target, key, positions):
+@partial(jax.jit, static_argnums=3)
+def bare(target, key, positions, num_iterations=NUM_ITERATIONS):
     """Gradients alone: minibatches in bulk per iteration, as the kernels draw them."""
 
     def iterate(i, positions):
@@ -62,15 +66,15 @@ def bare(target, key, positions):
 
         return jax.lax.scan(step, positions, jnp.swapaxes(batches, 0, 1))[0]
 
-    return jax.lax.fori_loop(0, NUM_ITERATIONS, iterate, positions)
+    return jax.lax.fori_loop(0, num_iterations, iterate, positions)
 
 
-@jax.jit
-def run(sampler, key, state):
+@partial(jax.jit, static_argnums=3)
+def run(sampler, key, state, num_iterations=NUM_ITERATIONS):
     def iterate(i, state):
         return sampler.step(jax.random.fold_in(key, i), state)[0]
 
-    return jax.lax.fori_loop(0, NUM_ITERATIONS, iterate, state)
+    return jax.lax.fori_loop(0, num_iterations, iterate, state)
 
 
 def blackjax_sgnht(data, step_size):
@@ -176,11 +180,64 @@ def rows_table():
     return table
 
 
+def network(sizes=(784, 126, 10), num_data=10_000):
+    """A classifier with 10^5 weights, float32."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_data, sizes[0])).astype(np.float32)
+    label = rng.integers(sizes[-1], size=num_data).astype(np.int32)
+    weights = [(0.1 * rng.normal(size=pair)).astype(np.float32) for pair in pairwise(sizes)]
+    initial = {f"layer{i}": jnp.asarray(weight) for i, weight in enumerate(weights)}
+    return mt.dataset(prior_of_weights, likelihood_of_label, (x, label), initial, batch_size=BATCH)
+
+
+def prior_of_weights(weights):
+    return sum(-0.5 * jnp.sum(leaf**2) for leaf in jax.tree.leaves(weights))
+
+
+def likelihood_of_label(weights, datum):
+    x, label = datum
+    hidden = jax.nn.relu(x @ weights["layer0"])
+    return jax.nn.log_softmax(hidden @ weights["layer1"])[label]
+
+
+def network_table():
+    target = network()
+    dim, rank, key = len(target.initial), 10, jax.random.key(0)
+    table = Table(title=f"a network with {dim:,} weights, 1 chain, float32")
+    table.add_column("sampler")
+    table.add_column("per gradient / bare", justify="right")
+    directions = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, rank)))[0]
+    ones = np.ones(dim, np.float32)
+    diagonal = mt.diagonal_mass(ones)
+    low_rank = mt.low_rank_mass(
+        ones, directions.astype(np.float32), np.full(rank, 4, dtype=np.float32)
+    )
+    positions = target.initial[None]
+    step_size = jnp.array(1e-5, jnp.float32)
+    runs: dict[str, Any] = {"bare": lambda: bare(target, key, positions, 20)}
+    for kernel in (mt.kernels.sghmc, mt.kernels.sgnht):
+        for mass in (diagonal, low_rank):
+            sampler = mt.fixed(kernel(target, NUM_STEPS), mt.Learnt(mass, step_size))
+            name = f"{kernel.__name__}, {type(mass).__name__}"
+            state = sampler.init(key, positions)
+            runs[name] = lambda sampler=sampler, state=state: run(sampler, key, state, 20)
+    sampler = mt.sghmc_em(target, NUM_STEPS)
+    state = sampler.init(key, positions)
+    runs["sghmc-em, DiagonalMass"] = lambda: run(sampler, key, state, 20)
+    seconds = interleaved(runs, ROUNDS)
+    for name in runs:
+        table.add_row(name, f"{ratio(seconds, name, 'bare'):.2f}")
+    return table
+
+
+TABLES = {"kernels": kernels_table, "rows": rows_table, "network": network_table}
+
+
 def main():
     jax.config.update("jax_enable_x64", True)
     console = Console(width=160)
-    console.print(kernels_table())
-    console.print(rows_table())
+    for name in sys.argv[1:] or TABLES:
+        console.print(TABLES[name]())
 
 
 if __name__ == "__main__":

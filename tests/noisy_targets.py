@@ -153,7 +153,8 @@ def step_map(monkeypatch, make, target, learnt, num_steps=1, is_held=False):
 
     def step(state, normals, minibatch):
         def normal(key, shape, dtype):
-            return normals if shape == normals.shape else jnp.zeros(shape, dtype)
+            zeros = jnp.zeros(shape, dtype)
+            return zeros.at[:-1].set(normals) if zeros[:-1].shape == normals.shape else zeros
 
         held = jnp.broadcast_to(minibatch, (num_steps, *minibatch.shape[-2:]))
         kernel = make(given(target, held if is_held else minibatch), num_steps)
@@ -257,7 +258,7 @@ def broken_aboba(
     """ABOBA, unhurried: one step at a time, and one fault if asked for one."""
     batch_key, noise_key = jax.random.split(key)
     batches = target.batches(batch_key, num_steps)
-    normals = jax.random.normal(noise_key, (num_steps.value, len(position)), position.dtype)
+    normals = jax.random.normal(noise_key, (num_steps.value + 1, len(position)), position.dtype)
     noises, squares = [], []
     for i in range(num_steps.value):
         position = position + step_size / 2 * mass.drift(whitened)
@@ -275,7 +276,9 @@ def broken_aboba(
         squares.append(whitened**2)
     noises = jnp.stack(noises)
     squared = jnp.mean(jnp.stack(squares), axis=0)
-    return integrators.Path(position, whitened, extra, gradient, noises, noises, squared)
+    return integrators.Path(
+        position, whitened, extra, gradient, noises, noises, squared, normals[-1]
+    )
 
 
 def posterior_moments(target, width=7.0, num=101):

@@ -77,6 +77,7 @@ class Path(NamedTuple):
     noise: Float[Array, "steps dim"]
     information: Float[Array, "steps dim"]
     whitened_squared: Vector  # y^2, averaged over the steps
+    spare: Vector  # standard normals that no step has seen: y, if the path must be undone
 
 
 def aboba(
@@ -95,7 +96,7 @@ def aboba(
     steps are taken as one."""
     batch_key, noise_key = jax.random.split(key)
     batches = target.batches(batch_key, num_steps)
-    shape = (num_steps.value, len(position))
+    shape = (num_steps.value + 1, len(position))
     normals = jax.random.normal(noise_key, shape, position.dtype)
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
@@ -112,7 +113,7 @@ def aboba(
     zeros = jnp.zeros_like(position)
     start = (theta, whitened, extra, zeros, zeros)
     (theta, y, extra, total, gradient), (noise, information) = jax.lax.scan(
-        step, start, (batches, normals)
+        step, start, (batches, normals[:-1])
     )
     theta = theta - step_size / 2 * mass.drift(y)
-    return Path(theta, y, extra, gradient, noise, information, total / num_steps.value)
+    return Path(theta, y, extra, gradient, noise, information, total / num_steps.value, normals[-1])

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 __all__ = ["EnsembleInfo", "Info", "Kernel", "Learnt", "Mass", "Sampler"]
 
 PRNGKey = Key[Array, ""]
+PRNGKeys = Key[Array, " chains"]
 Scalar = Float[Array, ""]
 Count = Int[Array, ""]
 Flag = Bool[Array, ""]

@@ -139,7 +139,6 @@ def test_a_negative_prior_curvature_counts_for_nothing():
     np.testing.assert_allclose(1 / estimate.mass.precision, SCALE + np.array([0.0, 1.0, 1.0]))
 
 
-@pytest.mark.xfail(strict=True, reason="_gather_noises counts what a divergence set to zero")
 def test_divergent_chains_do_not_dilute_the_noise():
     """Their samples are told as zeros, which are no samples."""
     target = noisy_gaussian(PRECISION, V, information_scale=SCALE, prior=PRIOR)

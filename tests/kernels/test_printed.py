@@ -46,8 +46,8 @@ def linear_map(monkeypatch, target, num_steps, step_size, friction=1.0, noise_es
 
     def draw(theta, momentum, kicks):
         def normal(key, shape, dtype):
-            if shape == (num_steps, DIM):
-                return kicks
+            if shape == (num_steps + 1, DIM):  # the last is for a restart
+                return jnp.zeros(shape, dtype).at[:-1].set(kicks)
             return momentum if shape == (DIM,) else jnp.zeros(shape, dtype)
 
         with monkeypatch.context() as patch:

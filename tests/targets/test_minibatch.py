@@ -115,7 +115,7 @@ def test_every_row_is_read_from_some_block():
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 30])
 def test_blocks_are_read_alike_however_many_at_once(size):
-    """Few are sliced and many gathered; with and without a position for each."""
+    """One by one, or many at once with a position for each."""
     batches = every_pair()[7 : 7 * size + 1 : 7]
     positions = POSITION[None] + jnp.linspace(0.0, 1.0, size)[:, None]
     each = [TARGET.noisy_gradient(*pair) for pair in zip(batches, positions, strict=True)]

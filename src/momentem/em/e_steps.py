@@ -1,9 +1,10 @@
 """How long an E-step is: how many draws S, pooled over chains, an M-step learns from.
 
 `constant` keeps S. `growing` is the paper's rule (section 3.2, after Levine and Casella 2001): a
-test function
+test function q of the state and the mass,
 
-    q = [M^-1 p, grad L(theta)]
+    velocity()         q = M^-1 p
+    thermostatted()    q = [M^-1 p, grad L - xi M^-1 p, p' M^-1 p]      for SGNHT
 
 is evaluated at subsampled iterations t_s = x_1 + … + x_s with x_i - 1 ~ Poisson(nu i^d), which thin
 out as the E-step goes on. After the M-step the mean of q is evaluated under the new mass, and if
@@ -13,9 +14,11 @@ error: S <- S + S / S_I.
 The interval is mean ± z sd / sqrt(n) in `growing`; in `growing_printed` it is mean ± z variance, as
 printed (which is no interval for a mean, and depends on the units of q).
 
-grad L does not depend on the mass, so that its entries lie inside whatever M becomes: only the
-velocity M^-1 p is kept. It is linear in p, so that the mean of p is all it takes to evaluate its
-mean under another mass.
+Both are linear in features of the state (p; or p, grad L, xi p and p p'), so that the features'
+mean is all it takes to evaluate the mean of q under another mass.
+
+Deviates: the paper's q for HMC has the entries grad L as well, which do not depend on the mass and
+so lie inside whatever M becomes; its q for SGNHT has + xi M^-1 p, which is not the drift of p.
 """
 
 from collections.abc import Callable
@@ -25,11 +28,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
+from jaxtyping import Array, Float
 
-from momentem.checks import check_between, check_count, check_positive
-from momentem.types import Count, Info, Learnt, PRNGKey, Scalar, Vector
+from momentem.checks import check_between, check_count, check_instance, check_positive
+from momentem.masses import LowRankMass
+from momentem.types import Count, Info, Learnt, Mass, PRNGKey, Scalar, Vector
 
-__all__ = ["EStep", "constant", "geometric", "growing", "growing_printed"]
+__all__ = [
+    "EStep",
+    "TestFunction",
+    "constant",
+    "geometric",
+    "growing",
+    "growing_printed",
+    "thermostatted",
+    "velocity",
+]
+
+
+Values = Float[Array, " values"]  # of q
 
 
 class EStep(NamedTuple):
@@ -54,10 +71,19 @@ class Subsamples(NamedTuple):
     time: Count  # iterations since the E-step began
     ordinal: Count  # s, of the next subsample
     next_time: Count  # t_s
-    num_samples: Count  # subsampled momenta: s times the number of chains
-    momentum: Vector
-    velocity: Vector
-    velocity_squared: Vector
+    num_samples: Count  # subsampled states: s times the number of chains
+    features: Any
+    values: Values
+    values_squared: Values
+
+
+class TestFunction(NamedTuple):
+    """q of `growing`: `evaluate` is linear in the features, so means go through it."""
+
+    __test__ = False  # not a test, whatever pytest thinks of its name
+
+    features: Callable[..., Any]  # (info of one chain, mass) -> features
+    evaluate: Callable[..., Values]  # (features, mass) -> q
 
 
 class Growth(NamedTuple):
@@ -112,6 +138,7 @@ def growing(
     gap_power: float = 2.0,
     growth: float = 10.0,
     alpha: float = 0.05,
+    test: TestFunction | None = None,
 ) -> EStep:
     """E-steps that grow once their updates drown in Monte Carlo error. The defaults are the
     paper's.
@@ -122,12 +149,13 @@ def growing(
         gap_power: d > 0, of the subsampling offsets.
         growth: S_I > 0; S grows by S / S_I.
         alpha: the interval covers 1 - alpha.
+        test: q; None is `velocity()`.
 
     Examples:
         >>> growing(300).size
         300
     """
-    return _growing(_inside_interval_of_mean, size, gap_rate, gap_power, growth, alpha)
+    return _growing(_inside_interval_of_mean, size, gap_rate, gap_power, growth, alpha, test)
 
 
 def growing_printed(
@@ -136,6 +164,7 @@ def growing_printed(
     gap_power: float = 2.0,
     growth: float = 10.0,
     alpha: float = 0.05,
+    test: TestFunction | None = None,
 ) -> EStep:
     """`growing` with the interval as the paper prints it, mean ± z variance.
 
@@ -145,8 +174,52 @@ def growing_printed(
         gap_power: as for `growing`.
         growth: as for `growing`.
         alpha: as for `growing`.
+        test: as for `growing`.
     """
-    return _growing(_inside_printed_interval, size, gap_rate, gap_power, growth, alpha)
+    return _growing(_inside_printed_interval, size, gap_rate, gap_power, growth, alpha, test)
+
+
+def velocity() -> TestFunction:
+    """q = M^-1 p."""
+    return TestFunction(Partial(_momentum), Partial(_velocity))
+
+
+def thermostatted() -> TestFunction:
+    """q = [M^-1 p, grad L - xi M^-1 p, p' M^-1 p]: what SGNHT's equations are driven by.
+
+    For kernels that tell a thermostat xi, and diagonal or dense masses.
+    """
+    return TestFunction(Partial(_thermostat_features), Partial(_thermostatted))
+
+
+def _momentum(info: Info, mass: Mass) -> Vector:
+    del mass
+    return info.momentum
+
+
+def _velocity(momentum: Vector, mass: Mass) -> Vector:
+    return mass.velocity(momentum)
+
+
+def _thermostat_features(info: Info, mass: Any) -> tuple[Vector, Vector, Vector, Any]:
+    if "thermostat" not in info.stats:
+        raise ValueError(
+            "thermostatted() needs a kernel with a thermostat, and this one tells none of "
+            f"{sorted(info.stats)}; use velocity()"
+        )
+    if isinstance(mass, LowRankMass):
+        raise TypeError(
+            "thermostatted() needs the second moment of p in the mass's structure, which a "
+            "LowRankMass has not; use velocity()"
+        )
+    p = info.momentum
+    return p, info.gradient, info.stats["thermostat"] * p, mass.outer(p[None])
+
+
+def _thermostatted(features: tuple[Vector, Vector, Vector, Any], mass: Any) -> Values:
+    p, gradient, braked, outer = features
+    energy = jnp.sum(mass.precision * outer)
+    return jnp.concatenate([mass.velocity(p), gradient - mass.velocity(braked), energy[None]])
 
 
 def _constant_init(key: PRNGKey, size: Any, learnt: Learnt) -> ConstantSize:
@@ -174,32 +247,46 @@ def _geometric_renew(
 
 
 def _growing(
-    is_inside: Callable, size: int, gap_rate: float, gap_power: float, growth: float, alpha: float
+    is_inside: Callable,
+    size: int,
+    gap_rate: float,
+    gap_power: float,
+    growth: float,
+    alpha: float,
+    test: TestFunction | None,
 ) -> EStep:
     check_count(1, size=size)
     check_between(1.0, float("inf"), gap_rate=gap_rate)
     check_positive(gap_power=gap_power, growth=growth, alpha=alpha)
     check_between(0.0, 1.0, alpha=alpha)
+    test = velocity() if test is None else test
+    check_instance(TestFunction, "use e_steps.velocity() or thermostatted()", test=test)
     rule = Growth(gap_rate, gap_power, growth, NormalDist().inv_cdf(1 - alpha / 2))
     return EStep(
         size,
-        Partial(_growing_init, rule),
-        Partial(_growing_observe, rule),
-        Partial(_growing_renew, rule, Partial(is_inside)),
+        Partial(_growing_init, rule, test),
+        Partial(_growing_observe, rule, test),
+        Partial(_growing_renew, rule, test, Partial(is_inside)),
     )
 
 
-def _growing_init(rule: Growth, key: PRNGKey, size: Any, learnt: Learnt) -> Subsamples:
-    zeros, first = jnp.zeros_like(learnt.mass.precision_diagonal()), jnp.array(1)
+def _growing_init(
+    rule: Growth, test: TestFunction, key: PRNGKey, size: Any, learnt: Learnt
+) -> Subsamples:
+    zeros, zero = jnp.zeros_like(learnt.mass.precision_diagonal()), jnp.zeros_like(learnt.step_size)
+    nothing = Info(zeros, zeros, zeros, {"thermostat": zero})
+    features = jax.tree.map(jnp.zeros_like, test.features(nothing, learnt.mass))
+    values = jnp.zeros_like(test.evaluate(features, learnt.mass))
+    first = jnp.array(1)
     return Subsamples(
         size=jnp.asarray(size),
         time=jnp.array(0),
         ordinal=first,
         next_time=_gap(rule, key, first),
         num_samples=jnp.array(0),
-        momentum=zeros,
-        velocity=zeros,
-        velocity_squared=zeros,
+        features=features,
+        values=values,
+        values_squared=values,
     )
 
 
@@ -210,45 +297,52 @@ def _gap(rule: Growth, key: PRNGKey, ordinal: Count) -> Count:
 
 
 def _growing_observe(
-    rule: Growth, key: PRNGKey, state: Subsamples, info: Info, learnt: Learnt
+    rule: Growth, test: TestFunction, key: PRNGKey, state: Subsamples, info: Info, learnt: Learnt
 ) -> Subsamples:
     time = state.time + 1
 
     def gather() -> Subsamples:
-        velocities = jax.vmap(learnt.mass.velocity)(info.momentum)
+        features = jax.vmap(test.features, in_axes=(0, None))(info, learnt.mass)
+        values = jax.vmap(test.evaluate, in_axes=(0, None))(features, learnt.mass)
         return Subsamples(
             size=state.size,
             time=time,
             ordinal=state.ordinal + 1,
             next_time=state.next_time + _gap(rule, key, state.ordinal + 1),
-            num_samples=state.num_samples + len(velocities),
-            momentum=state.momentum + jnp.sum(info.momentum, axis=0),
-            velocity=state.velocity + jnp.sum(velocities, axis=0),
-            velocity_squared=state.velocity_squared + jnp.sum(velocities**2, axis=0),
+            num_samples=state.num_samples + len(values),
+            features=jax.tree.map(lambda a, b: a + jnp.sum(b, axis=0), state.features, features),
+            values=state.values + jnp.sum(values, axis=0),
+            values_squared=state.values_squared + jnp.sum(values**2, axis=0),
         )
 
     return jax.lax.cond(time == state.next_time, gather, lambda: state._replace(time=time))
 
 
 def _growing_renew(
-    rule: Growth, is_inside: Callable, key: PRNGKey, state: Subsamples, learnt: Learnt
+    rule: Growth,
+    test: TestFunction,
+    is_inside: Callable,
+    key: PRNGKey,
+    state: Subsamples,
+    learnt: Learnt,
 ) -> Subsamples:
-    n = state.num_samples.astype(state.velocity.dtype)
-    old, new = state.velocity / n, learnt.mass.velocity(state.momentum / n)
-    variance = state.velocity_squared / n - old**2
+    n = state.num_samples.astype(state.values.dtype)
+    old = state.values / n
+    new = test.evaluate(jax.tree.map(lambda total: total / n, state.features), learnt.mass)
+    variance = state.values_squared / n - old**2
     # without two subsamples there is no variance, and no ground to grow on (0 / 0 compares as
     # false)
     has_grounds = (state.num_samples > 1) & jnp.all(
         is_inside(jnp.abs(new - old), variance, n, rule.quantile)
     )
     larger = jnp.ceil(state.size + state.size / rule.growth).astype(state.size.dtype)
-    return _growing_init(rule, key, jnp.where(has_grounds, larger, state.size), learnt)
+    return _growing_init(rule, test, key, jnp.where(has_grounds, larger, state.size), learnt)
 
 
-def _inside_interval_of_mean(distance: Vector, variance: Vector, n: Scalar, quantile: Any) -> Any:
+def _inside_interval_of_mean(distance: Values, variance: Values, n: Scalar, quantile: Any) -> Any:
     return distance <= quantile * jnp.sqrt(variance / n)
 
 
-def _inside_printed_interval(distance: Vector, variance: Vector, n: Scalar, quantile: Any) -> Any:
+def _inside_printed_interval(distance: Values, variance: Values, n: Scalar, quantile: Any) -> Any:
     del n
     return distance <= quantile * variance

@@ -244,9 +244,8 @@ class ThermostatEstimate(NamedTuple):
 
 def _empty_noises(mass: Mass, size: Any) -> Noises:
     zeros = _empty_second_moment(mass, size).total
-    return Noises(
-        jnp.array(0), jnp.array(0), zeros, zeros, jnp.zeros_like(mass.precision_diagonal())
-    )
+    position = jnp.zeros_like(mass.precision_diagonal())
+    return Noises(jnp.array(0), jnp.zeros((), int), zeros, zeros, position)
 
 
 def _gather_noises(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
@@ -257,9 +256,10 @@ def _gather_noises(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
         return jnp.where(is_empty, jnp.zeros_like(array), array)
 
     noises, informations = info.noise.reshape(-1, dim), info.information.reshape(-1, dim)
+    num_told = info.noise.shape[1] * jnp.sum(~info.stats["diverging"])  # the others are zeros
     return Noises(
         num_samples=statistic.num_samples + len(info.position),
-        num_noises=kept(statistic.num_noises) + len(noises),
+        num_noises=kept(statistic.num_noises) + num_told.astype(statistic.num_noises.dtype),
         noise=kept(statistic.noise) + mass.outer(noises),
         information=kept(statistic.information) + mass.outer(informations),
         position=kept(statistic.position) + jnp.sum(info.position, axis=0),

@@ -27,6 +27,7 @@ from momentem.types import (
     Learnt,
     Mass,
     PRNGKey,
+    PRNGKeys,
     Sampler,
     Scalar,
     Vectors,
@@ -160,9 +161,12 @@ def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> 
     return jax.vmap(kernel.init, in_axes=(0, 0, None))(keys, positions, learnt)
 
 
-def _move(kernel: Kernel, learnt: Learnt, key: PRNGKey, chains: Any) -> tuple[Any, Info]:
+def _num_chains(chains: Any) -> int:
+    return len(jax.tree.leaves(chains)[0])
+
+
+def _move(kernel: Kernel, learnt: Learnt, keys: PRNGKeys, chains: Any) -> tuple[Any, Info]:
     """Every chain by one step, each with its own key."""
-    keys = jax.random.split(key, len(jax.tree.leaves(chains)[0]))
     chains, info = jax.vmap(kernel.step, in_axes=(0, 0, None))(keys, chains, learnt)
     step_sizes = jnp.broadcast_to(learnt.step_size, keys.shape)
     return chains, info._replace(stats=info.stats | {"step_size": step_sizes})
@@ -176,7 +180,8 @@ def _fixed_init(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors
 def _fixed_step(
     kernel: Kernel, learnt: Learnt, key: PRNGKey, state: FixedState
 ) -> tuple[FixedState, EnsembleInfo]:
-    chains, info = _move(kernel, learnt, key, state.chains)
+    keys = jax.random.split(key, _num_chains(state.chains))
+    chains, info = _move(kernel, learnt, keys, state.chains)
     return FixedState(chains), EnsembleInfo(info, {})
 
 
@@ -228,8 +233,9 @@ def _learning(
 def _em_step(
     kernel: Kernel, m_step: MStep, e_step: EStep, averaging: Schedule, key: PRNGKey, state: EMState
 ) -> tuple[EMState, EnsembleInfo]:
-    move_key, observe_key, renew_key = jax.random.split(key, 3)
-    chains, info = _move(kernel, state.learnt, move_key, state.chains)
+    keys = jax.random.split(key, _num_chains(state.chains) + 2)  # one call: a call is what costs
+    move_keys, observe_key, renew_key = keys[:-2], keys[-2], keys[-1]
+    chains, info = _move(kernel, state.learnt, move_keys, state.chains)
     statistic = m_step.update(state.statistic, info, state.learnt)
     watched = e_step.observe(observe_key, state.e_step, info, state.learnt)
 

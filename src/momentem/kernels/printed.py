@@ -133,8 +133,9 @@ def _euler(
     mass, step_size = learnt.mass, learnt.step_size
     batch_key, noise_key = jax.random.split(key)
     batches = target.batches(batch_key, num_steps)
-    shape = (num_steps.value, len(position))
-    kicks = jnp.sqrt(2 * injected * step_size) * jax.random.normal(noise_key, shape, position.dtype)
+    shape = (num_steps.value + 1, len(position))
+    normals = jax.random.normal(noise_key, shape, position.dtype)
+    kicks = jnp.sqrt(2 * injected * step_size) * normals[:-1]
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         theta, p, xi, total, _ = carry
@@ -151,7 +152,8 @@ def _euler(
         step, start, (batches, kicks)
     )
     y = mass.whiten(p)
-    return Path(theta, y, xi, gradient, noise, information, total / num_steps.value)
+    mean = total / num_steps.value
+    return Path(theta, y, xi, gradient, noise, information, mean, normals[-1])
 
 
 def _sghmc_init(key: PRNGKey, position: Vector, learnt: Learnt) -> SGHMCState:
@@ -168,7 +170,7 @@ def _sghmc_step(
     state: SGHMCState,
     learnt: Learnt,
 ) -> tuple[SGHMCState, Info]:
-    momentum_key, path_key, restart_key = jax.random.split(key, 3)
+    momentum_key, path_key = jax.random.split(key)
 
     def finish(p: Vector, friction: Scalar) -> Scalar:
         return friction
@@ -176,7 +178,7 @@ def _sghmc_step(
     start = (state.position, fresh_momentum(momentum_key, state.position))
     constant = jnp.asarray(friction, state.position.dtype)
     path = _euler(target, learnt, num_steps, injected, finish, path_key, *start, constant)
-    return tell(restart_key, learnt, state, SGHMCState(path.position, path.whitened), path, {})
+    return tell(learnt, state, SGHMCState(path.position, path.whitened), path, {})
 
 
 def _sgnht_init(
@@ -195,15 +197,14 @@ def _sgnht_step(
     state: SGNHTState,
     learnt: Learnt,
 ) -> tuple[SGNHTState, Info]:
-    path_key, restart_key = jax.random.split(key)
 
     def finish(p: Vector, xi: Scalar) -> Scalar:
         return xi + learnt.step_size * (2 * learnt.mass.kinetic_energy(p) / len(p) - 1)
 
-    path = _euler(target, learnt, num_steps, friction, finish, path_key, *state)
+    path = _euler(target, learnt, num_steps, friction, finish, key, *state)
     old = state._replace(thermostat=jnp.asarray(friction, state.position.dtype))
     new = SGNHTState(path.position, path.whitened, path.extra)
-    state, info = tell(restart_key, learnt, old, new, path, {})
+    state, info = tell(learnt, old, new, path, {})
     return state, info._replace(stats=info.stats | {"thermostat": state.thermostat})
 
 
@@ -265,7 +266,8 @@ def _nose_step(
     start = (state.position, p, state.thermostat, state.scale, zeros, zeros, H0)
     (theta, p, q, s, total, gradient, logdensity), told = jax.lax.scan(step, start, batches)
     noise, information, logdensities = told
-    path = Path(theta, mass.whiten(p / s), q, gradient, noise, information, total / num_steps.value)
+    mean, spare = total / num_steps.value, fresh_momentum(restart_key, theta)
+    path = Path(theta, mass.whiten(p / s), q, gradient, noise, information, mean, spare)
     kinetic = mass.kinetic_energy(p / s)
     stats = {
         "energy_error": kinetic + q**2 / (2 * Q) + dim * jnp.log(s) - logdensity - H0,
@@ -274,7 +276,7 @@ def _nose_step(
     q_restarted = fresh_thermostat(thermostat_key, learnt)
     old = state._replace(thermostat=q_restarted, scale=jnp.ones_like(s))
     new = PrintedNoseState(theta, mass.whiten(p), q, s, H0)
-    state, info = tell(restart_key, learnt, old, new, path, stats)
+    state, info = tell(learnt, old, new, path, stats)
     restarted = _fresh_energy(logdensities[0], state.whitened, q_restarted, learnt)
     state = state._replace(energy=jnp.where(info.stats["diverging"], restarted, H0))
     return state, info._replace(stats=info.stats | {"thermostat": state.thermostat})

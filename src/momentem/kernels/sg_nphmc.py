@@ -78,10 +78,11 @@ def _step(
     learnt: Learnt,
 ) -> tuple[SGNPHMCState, Info]:
     mass, step_size, Q = learnt.mass, learnt.step_size, learnt.thermostat_mass
-    batch_key, noise_key, thermostat_key, restart_key = jax.random.split(key, 4)
+    batch_key, noise_key, thermostat_key = jax.random.split(key, 3)
     batches = target.batches(batch_key, num_steps)
-    shape = (num_steps.value, 2, len(state.position))
+    shape = (2 * num_steps.value + 1, len(state.position))
     normals = jax.random.normal(noise_key, shape, state.position.dtype)
+    pairs = normals[:-1].reshape(num_steps.value, 2, -1)  # one normal for each O
     rates = friction + step_size / 2 * learnt.noise
     decay = jnp.exp(-rates * step_size / 2)
     spread = jnp.sqrt(-friction * jnp.expm1(-rates * step_size) / rates)
@@ -107,12 +108,11 @@ def _step(
     zeros, zero = jnp.zeros_like(state.position), jnp.zeros_like(state.thermostat)
     start: Any = (*state, zeros, zero, zeros)
     (theta, y, q, total, drift, gradient), (noise, information) = jax.lax.scan(
-        step, start, (batches, normals)
+        step, start, (batches, pairs)
     )
-    path = Path(theta, y, q, gradient, noise, information, total / num_steps.value)
+    mean = total / num_steps.value
+    path = Path(theta, y, q, gradient, noise, information, mean, normals[-1])
     # the quadratic has no root, or s leaves its bounds, as NaN, which `tell` finds; q starts anew
     old = state._replace(thermostat=fresh_thermostat(thermostat_key, learnt))
-    new, info = tell(
-        restart_key, learnt, old, SGNPHMCState(theta, y, q), path, {"energy_error": drift}
-    )
+    new, info = tell(learnt, old, SGNPHMCState(theta, y, q), path, {"energy_error": drift})
     return new, info._replace(stats=info.stats | {"thermostat": new.thermostat})

@@ -18,7 +18,6 @@ eps (`sghmc_printed`).
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
@@ -63,7 +62,6 @@ def _step(
     learnt: Learnt,
 ) -> tuple[SGHMCState, Info]:
     mass, step_size = learnt.mass, learnt.step_size
-    path_key, restart_key = jax.random.split(key)
     rates = friction + step_size / 2 * learnt.noise
     decay = jnp.exp(-rates * step_size)
     spread = jnp.sqrt(-friction * jnp.expm1(-2 * rates * step_size) / rates)
@@ -81,9 +79,9 @@ def _step(
         num_steps,
         damp,
         finish,
-        path_key,
+        key,
         state.position,
         state.whitened,
         (),
     )
-    return tell(restart_key, learnt, state, SGHMCState(path.position, path.whitened), path, {})
+    return tell(learnt, state, SGHMCState(path.position, path.whitened), path, {})

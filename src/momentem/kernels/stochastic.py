@@ -45,14 +45,14 @@ def is_runaway(path: Path) -> Flag:
 
 
 def tell(
-    key: PRNGKey, learnt: Learnt, old: Any, new: Any, path: Path, extra_stats: dict[str, Array]
+    learnt: Learnt, old: Any, new: Any, path: Path, extra_stats: dict[str, Array]
 ) -> tuple[Any, Info]:
     """The state and Info of a step from `old` to `new`, or of its undoing.
 
     Both states have the fields `position` and `whitened`.
     """
     is_divergent = is_runaway(path)
-    restarted = old._replace(whitened=fresh_momentum(key, old.position))
+    restarted = old._replace(whitened=path.spare)
     state = jax.tree.map(lambda b, a: jnp.where(is_divergent, b, a), restarted, new)
     temperatures = jnp.where(is_divergent, jnp.nan, path.whitened_squared)
     stats = {
