@@ -20,6 +20,7 @@ sgnht, which have no mass.
 
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import arviz_stats
@@ -106,7 +107,7 @@ def best(grid: Iterable[Any], run: Callable[[Any], tuple], mode, root) -> tuple[
 
 
 def blackjax_runner(name, data, mode):
-    """A function from (step size, friction) to draws, compiled once."""
+    """A function from (step size, friction) to draws, compiled once per friction."""
     terms = jax.vmap(log_likelihood, in_axes=(None, 0))
 
     def estimate(position, batch):
@@ -119,7 +120,7 @@ def blackjax_runner(name, data, mode):
     starts = jnp.broadcast_to(jnp.asarray(mode), (NUM_CHAINS, D))
     keys = jax.random.split(jax.random.key(1), NUM_CHAINS)
 
-    @jax.jit
+    @partial(jax.jit, static_argnums=1)  # sgnht branches on its friction
     def run(step_size, friction, data):
         gradient = jax.grad(estimate)
         if name == "sghmc":

@@ -4,11 +4,25 @@ import jax.numpy as jnp
 import pytest
 
 import momentem as mt
-from momentem.testing import check_kernel, check_sampler
+from momentem.testing import check_kernel, check_sampler, minibatch_target
 
 KERNELS = {
     "hmc": lambda target: mt.kernels.hmc(target, num_steps=3),
     "hmc with jitter": lambda target: mt.kernels.hmc(target, num_steps=5, jitter=0.5),
+    "nphmc": lambda target: mt.kernels.nphmc(target, num_steps=3),
+}
+
+STOCHASTIC_KERNELS = {
+    "hmc on all data": lambda target: mt.kernels.hmc(target, num_steps=3),
+    "sghmc": lambda target: mt.kernels.sghmc(target, 3),
+    "sghmc refreshed": lambda target: mt.kernels.refreshed(mt.kernels.sghmc(target, 3)),
+    "sgnht": lambda target: mt.kernels.sgnht(target, 3),
+    "matrix_sgnht": lambda target: mt.kernels.matrix_sgnht(target, 3),
+    "ccadl": lambda target: mt.kernels.ccadl(target, 3),
+    "sg_nphmc": lambda target: mt.kernels.sg_nphmc(target, 3),
+    "sghmc_printed": lambda target: mt.kernels.sghmc_printed(target, 3, 1.0, 0.1),
+    "sgnht_printed": lambda target: mt.kernels.sgnht_printed(target, 3),
+    "sg_nphmc_printed": lambda target: mt.kernels.sg_nphmc_printed(target, 3, 0.01, 0.1),
 }
 
 
@@ -53,9 +67,63 @@ for name, m_step in M_STEPS.items():
     )
 
 
+def learning(kernel):
+    """A kernel with the noise M-step after every 6 draws."""
+
+    def make(target):
+        learnt = mt.Learnt(dense(target), jnp.array(0.01, target.initial.dtype))
+        m_step = mt.m_steps.noise(target, 1.0)
+        return mt.monte_carlo_em(kernel(target, 3), learnt, m_step, mt.e_steps.constant(6))
+
+    return make
+
+
+def dense(target):
+    return mt.dense_mass(jnp.diag(jnp.ones_like(target.initial)))
+
+
+SIX = mt.e_steps.constant(6)
+STOCHASTIC_SAMPLERS = {
+    "sghmc": lambda target: mt.sghmc(target, 0.01, 3),
+    "sgnht": lambda target: mt.sgnht(target, 0.01, 3),
+    "nphmc": lambda target: mt.nphmc(target, 0.01, 3),
+    "sg_nphmc": lambda target: mt.sg_nphmc(target, 0.01, 3),
+    "sghmc-em": lambda target: mt.sghmc_em(target, 3, e_step=SIX),
+    "sgnht-em": lambda target: mt.sgnht_em(target, 3, e_step=SIX),
+    "sg_nphmc-em": lambda target: mt.sg_nphmc_em(target, 3, e_step=SIX),
+    "sghmc-em diagonal": lambda target: mt.sghmc_em(target, 3, e_step=SIX, mass=diagonal(target)),
+    "sghmc-em geometric": lambda target: mt.sghmc_em(target, 3, e_step=mt.e_steps.geometric(6)),
+    "sgnht-em momentum": lambda target: mt.sgnht_em(
+        target, 3, m_step=mt.m_steps.momentum(), e_step=SIX, step_size=0.01
+    ),
+    "sgnht-em thermostatted growth": lambda target: mt.sgnht_em(
+        target, 3, e_step=mt.e_steps.growing(6, test=mt.e_steps.thermostatted())
+    ),
+    "sg_nphmc-em both masses": lambda target: mt.sg_nphmc_em(
+        target,
+        3,
+        m_step=mt.m_steps.with_thermostat(mt.m_steps.momentum()),
+        e_step=SIX,
+        step_size=0.01,
+    ),
+    "ccadl-em": learning(mt.kernels.ccadl),
+    "matrix_sgnht-em": learning(mt.kernels.matrix_sgnht),
+}
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel(name):
     check_kernel(KERNELS[name])
+
+
+@pytest.mark.parametrize("name", STOCHASTIC_KERNELS)
+def test_stochastic_kernel(name):
+    check_kernel(STOCHASTIC_KERNELS[name], step_size=0.01, target=minibatch_target)
+
+
+@pytest.mark.parametrize("name", STOCHASTIC_SAMPLERS)
+def test_stochastic_sampler(name):
+    check_sampler(STOCHASTIC_SAMPLERS[name], target=minibatch_target)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

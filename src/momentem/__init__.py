@@ -2,7 +2,7 @@
 
 from numpyro.distributions import constraints
 
-from momentem import kernels, testing
+from momentem import fixed_points, kernels, metrics, testing
 from momentem.em import e_steps, fixed, forever, m_steps, monte_carlo_em, schedules
 from momentem.masses import (
     DenseMass,
@@ -17,6 +17,7 @@ from momentem.samplers import (
     hmc,
     hmc_em,
     nphmc,
+    rhmc,
     self_tuned,
     sg_nphmc,
     sg_nphmc_em,
@@ -24,6 +25,7 @@ from momentem.samplers import (
     sghmc_em,
     sgnht,
     sgnht_em,
+    sgr_nphmc,
 )
 from momentem.targets import (
     NoisyGradient,
@@ -64,15 +66,18 @@ __all__ = [
     "diagonal_mass",
     "e_steps",
     "fixed",
+    "fixed_points",
     "forever",
     "hmc",
     "hmc_em",
     "kernels",
     "low_rank_mass",
     "m_steps",
+    "metrics",
     "mode",
     "monte_carlo_em",
     "nphmc",
+    "rhmc",
     "sample",
     "schedules",
     "self_tuned",
@@ -82,6 +87,7 @@ __all__ = [
     "sghmc_em",
     "sgnht",
     "sgnht_em",
+    "sgr_nphmc",
     "starts",
     "summary",
     "testing",

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from momentem.targets.minibatch import StochasticTarget
+from momentem.targets.minibatch import NoisyGradient, StochasticTarget
 from momentem.types import Count, Mass, PRNGKey, Scalar, Static, Vector
 
 __all__ = ["Path", "PhasePoint", "aboba", "leapfrog", "trajectory"]
@@ -80,6 +80,12 @@ class Path(NamedTuple):
     spare: Vector  # standard normals that no step has seen: y, if the path must be undone
 
 
+def told(noisy: NoisyGradient) -> tuple[Vector, ...]:
+    """Noise and information, or the one that is both: what a step tells is written to memory."""
+    is_both = noisy.information is noisy.noise
+    return (noisy.noise,) if is_both else (noisy.noise, noisy.information)
+
+
 def aboba(
     target: StochasticTarget,
     mass: Mass,
@@ -107,13 +113,12 @@ def aboba(
         y = damp(y + kick, z, extra) + kick
         theta = theta + step_size * mass.drift(y)
         carry = (theta, y, finish(y, extra), total + y**2, noisy.gradient)
-        return carry, (noisy.noise, noisy.information)
+        return carry, told(noisy)
 
     theta = position + step_size / 2 * mass.drift(whitened)
     zeros = jnp.zeros_like(position)
     start = (theta, whitened, extra, zeros, zeros)
-    (theta, y, extra, total, gradient), (noise, information) = jax.lax.scan(
-        step, start, (batches, normals[:-1])
-    )
+    (theta, y, extra, total, gradient), samples = jax.lax.scan(step, start, (batches, normals[:-1]))
     theta = theta - step_size / 2 * mass.drift(y)
-    return Path(theta, y, extra, gradient, noise, information, total / num_steps.value, normals[-1])
+    mean = total / num_steps.value
+    return Path(theta, y, extra, gradient, samples[0], samples[-1], mean, normals[-1])

@@ -10,8 +10,10 @@ from momentem.em import e_steps, m_steps
 from momentem.em.e_steps import EStep
 from momentem.em.m_steps import MStep
 from momentem.em.schedules import Schedule, latest
-from momentem.em.wrapper import fixed, monte_carlo_em
+from momentem.em.wrapper import fixed, monte_carlo_em, unlearnt
+from momentem.fixed_points import FixedPoint
 from momentem.masses import DenseMass, DiagonalMass
+from momentem.metrics import Metric
 from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.types import Kernel, Learnt, Mass, Sampler
 
@@ -19,6 +21,7 @@ __all__ = [
     "hmc",
     "hmc_em",
     "nphmc",
+    "rhmc",
     "self_tuned",
     "sg_nphmc",
     "sg_nphmc_em",
@@ -26,6 +29,7 @@ __all__ = [
     "sghmc_em",
     "sgnht",
     "sgnht_em",
+    "sgr_nphmc",
 ]
 
 
@@ -243,6 +247,61 @@ def sg_nphmc_em(
         **options: as for `self_tuned`.
     """
     return self_tuned(kernels.sg_nphmc(target, num_steps, friction), target, friction, **options)
+
+
+def rhmc(
+    target: AnyTarget,
+    metric: Metric,
+    step_size: float,
+    num_steps: int,
+    fixed_point: FixedPoint | None = None,
+) -> Sampler:
+    """Riemannian HMC: the mass follows the position.
+
+    Args:
+        target: what is sampled.
+        metric: G, from `momentem.metrics`.
+        step_size: of every step; where the metric whitens, of order 1.
+        num_steps: steps per draw.
+        fixed_point: how implicit steps are solved, from `momentem.fixed_points`; None is
+            `until(1e-10)`.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * jnp.sum(x**4), initial=jnp.ones(2))
+        >>> sampler = mt.rhmc(target, mt.metrics.softabs(target, 10.0), 0.3, num_steps=5)
+        >>> trace = mt.sample(target, sampler, num_draws=200)
+    """
+    kernel = kernels.rhmc(target, metric, step_size, num_steps, fixed_point)
+    return unlearnt(kernel, len(target.initial))
+
+
+def sgr_nphmc(
+    target: StochasticTarget,
+    metric: Metric,
+    step_size: float,
+    num_steps: int,
+    friction: float = 1.0,
+    noise: float = 0.0,
+    thermostat_mass: float | None = None,
+    fixed_point: FixedPoint | None = None,
+) -> Sampler:
+    """Stochastic-gradient Riemannian Nose-Poincare HMC, anchored.
+
+    Args:
+        target: a minibatch target.
+        metric: G, from `momentem.metrics`.
+        step_size: of every step.
+        num_steps: steps per draw, of two gradients each.
+        friction: A, per unit of time.
+        noise: variance of the gradient noise in units of the metric: N/n for the Fisher metric of
+            all data; 0 leaves all of it to the thermostat.
+        thermostat_mass: Q; None is the dimension.
+        fixed_point: how implicit steps are solved; None is `iterations(6)`.
+    """
+    options = friction, noise, thermostat_mass, fixed_point
+    kernel = kernels.sgr_nphmc(target, metric, step_size, num_steps, *options)
+    return unlearnt(kernel, len(target.initial))
 
 
 def self_tuned(

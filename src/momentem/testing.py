@@ -6,7 +6,8 @@
                              distribution alone
 
 Each check raises AssertionError with what was broken. `make` builds what is checked from a target,
-so that the checks can choose the targets.
+so that the checks can choose the targets: `skewed_target`, or `minibatch_target` for what needs
+minibatches.
 """
 
 from collections.abc import Callable
@@ -20,10 +21,12 @@ from jaxtyping import Array, Float
 from scipy.stats import ks_2samp
 
 from momentem.masses import DenseMass, DiagonalMass, LowRankMass
+from momentem.targets.dataset import dataset
 from momentem.targets.density import Target, density
+from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, PRNGKey, Sampler
 
-__all__ = ["check_kernel", "check_sampler", "invariance"]
+__all__ = ["check_kernel", "check_sampler", "invariance", "minibatch_target", "skewed_target"]
 
 NUM_CHAINS, NUM_STEPS = 3, 8
 
@@ -35,8 +38,23 @@ def _skewed(parameters: dict[str, Array]) -> Array:
     return 2 * x - jnp.exp(x) - 0.5 * jnp.sum((y - 0.3 * x) ** 2 / jnp.array([1.0, 0.25], y.dtype))
 
 
-def _target(dtype: Any) -> Target:
+def skewed_target(dtype: Any) -> Target:
+    """Three parameters, none of them symmetric."""
     return density(_skewed, {"x": jnp.zeros((), dtype), "y": jnp.zeros(2, dtype)})
+
+
+def _log_prior(weights: Array) -> Array:
+    return -0.5 * jnp.sum(weights**2)
+
+
+def _log_likelihood(weights: Array, datum: Array) -> Array:
+    return -0.5 * (datum[0] - jnp.vdot(datum[1:], weights)) ** 2
+
+
+def minibatch_target(dtype: Any) -> StochasticTarget:
+    """A regression of 60 data on three variables, in batches of ten."""
+    data = np.random.default_rng(0).normal(size=(60, 4)).astype(dtype)
+    return dataset(_log_prior, _log_likelihood, data, jnp.zeros(3, dtype), batch_size=10)
 
 
 def _dtypes() -> list[Any]:
@@ -90,30 +108,47 @@ def _check_info(info: Any, shape: tuple[int, ...], dtype: Any) -> None:
         )
 
 
-def check_kernel(make: Callable[[Target], Kernel], step_size: float = 0.1) -> None:
+def _check_samples(info: Info, dtype: Any) -> None:
+    """What a kernel tells of its gradient noise: samples along a leading axis of steps."""
+    for name in ("noise", "information"):
+        array = getattr(info, name)
+        assert array.shape == (len(array), *info.position.shape), (
+            f"info.{name} must have shape (steps, {len(info.position)}), got {array.shape}"
+        )
+        assert array.dtype == dtype, f"info.{name} must keep dtype {dtype}, got {array.dtype}"
+
+
+def check_kernel(
+    make: Callable[[Any], Kernel],
+    step_size: float = 0.1,
+    target: Callable[[Any], AnyTarget] = skewed_target,
+) -> None:
     """Checks the contract of a kernel.
 
     jit agrees with eager; vmap over chains agrees with a loop; dtypes, shapes and structure are
     kept; the same key gives the same step and another key another; no key is used twice; the
-    gradient in Info is that of the target.
+    gradient in Info is that of the target, unless gradient noise is told of.
 
     Args:
         make: builds the kernel for a target.
         step_size: one at which the kernel is stable on a target of unit scale.
+        target: what it is checked on, from a dtype.
 
     Examples:
         >>> import momentem as mt
         >>> mt.testing.check_kernel(lambda target: mt.kernels.hmc(target, num_steps=3))
     """
     for dtype in _dtypes():
-        target = _target(dtype)
-        kernel = make(target)
+        posterior = target(dtype)
+        kernel = make(posterior)
         assert isinstance(kernel, Kernel), f"make must return a Kernel, got {type(kernel).__name__}"
+        noise, thermostat_mass = jnp.full_like(posterior.initial, 0.5), jnp.array(3.0, dtype)
         for mass in _masses(dtype):
-            _check_kernel(kernel, target, Learnt(mass, jnp.array(step_size, dtype)), dtype)
+            learnt = Learnt(mass, jnp.array(step_size, dtype), noise, thermostat_mass)
+            _check_kernel(kernel, posterior, learnt, dtype)
 
 
-def _check_kernel(kernel: Kernel, target: Target, learnt: Learnt, dtype: Any) -> None:
+def _check_kernel(kernel: Kernel, target: AnyTarget, learnt: Learnt, dtype: Any) -> None:
     init_key, *keys = jax.random.split(jax.random.key(0), 1 + NUM_CHAINS)
     with jax.debug_key_reuse(True):
         state = kernel.init(init_key, target.initial, learnt)
@@ -121,12 +156,11 @@ def _check_kernel(kernel: Kernel, target: Target, learnt: Learnt, dtype: Any) ->
     _check_info(eager[1], target.initial.shape, dtype)
     _check_same_form(state, eager[0], "state")
     _check_same_form(state, kernel.transport(state, learnt, learnt), "state after transport")
-    _agree(
-        eager[1].gradient,
-        jax.grad(target.logdensity)(eager[1].position),
-        "info.gradient against the target's",
-        dtype,
-    )
+    if eager[1].noise is None:
+        gradient = jax.grad(target.logdensity)(eager[1].position)
+        _agree(eager[1].gradient, gradient, "info.gradient against the target's", dtype)
+    else:
+        _check_samples(eager[1], dtype)
 
     step = jax.jit(lambda kernel, key, state: kernel.step(key, state, learnt))
     _agree(step(kernel, keys[0], state), eager, "jit against eager", dtype)
@@ -140,7 +174,9 @@ def _check_kernel(kernel: Kernel, target: Target, learnt: Learnt, dtype: Any) ->
     )
 
 
-def check_sampler(make: Callable[[Target], Sampler]) -> None:
+def check_sampler(
+    make: Callable[[Any], Sampler], target: Callable[[Any], AnyTarget] = skewed_target
+) -> None:
     """Checks the contract of a sampler.
 
     jit agrees with eager; a second call, and a call with a sampler made anew, do not compile again;
@@ -150,21 +186,22 @@ def check_sampler(make: Callable[[Target], Sampler]) -> None:
 
     Args:
         make: builds the sampler for a target.
+        target: what it is checked on, from a dtype.
 
     Examples:
         >>> import momentem as mt
         >>> mt.testing.check_sampler(lambda target: mt.hmc(target, step_size=0.1, num_steps=3))
     """
     for dtype in _dtypes():
-        target = _target(dtype)
-        sampler = make(target)
+        posterior = target(dtype)
+        sampler = make(posterior)
         assert isinstance(sampler, Sampler), (
             f"make must return a Sampler, got {type(sampler).__name__}"
         )
-        _check_sampler(sampler, make(target), target, dtype)
+        _check_sampler(sampler, make(target(dtype)), posterior, dtype)
 
 
-def _check_sampler(sampler: Sampler, twin: Sampler, target: Target, dtype: Any) -> None:
+def _check_sampler(sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: Any) -> None:
     init_key, step_key, other_key = jax.random.split(jax.random.key(0), 3)
     positions = jnp.broadcast_to(target.initial, (NUM_CHAINS, len(target.initial)))
     for wrong in ((jax.random.key_data(init_key), positions), (init_key, positions[:, :-1])):

@@ -15,7 +15,7 @@ import jax
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, Key
 
-__all__ = ["EnsembleInfo", "Info", "Kernel", "Learnt", "Mass", "Sampler"]
+__all__ = ["EnsembleInfo", "Info", "Kernel", "Learnt", "Mass", "RiemannianKernel", "Sampler"]
 
 PRNGKey = Key[Array, ""]
 PRNGKeys = Key[Array, " chains"]
@@ -141,6 +141,14 @@ class Kernel(NamedTuple):
     init: Callable[..., Any]  # (key, position, learnt) -> state
     step: Callable[..., tuple[Any, Info]]  # (key, state, learnt) -> (state, info)
     transport: Callable[..., Any] = Partial(keep)  # (state, old learnt, new learnt) -> state
+
+
+class RiemannianKernel(NamedTuple):
+    """How one chain moves whose mass is a function of its position, so that nothing can be
+    learnt."""
+
+    init: Callable[..., Any]  # (key, position) -> state
+    step: Callable[..., tuple[Any, Info]]  # (key, state) -> (state, info)
 
 
 class Sampler(NamedTuple):

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.tree_util import Partial
 
 import momentem as mt
 from momentem.kernels.nphmc import (
@@ -16,7 +15,6 @@ from momentem.kernels.nphmc import (
     nphmc,
     quadratic_root,
 )
-from momentem.testing import check_kernel
 
 from noisy_targets import DIM, MASS, NO_NOISE, PRECISION, moments_on_r3, potential
 
@@ -267,17 +265,3 @@ def test_a_broken_leapfrog_is_seen_on_r3(sabotage, monkeypatch):
     sabotage(monkeypatch)
     found = r3(num_chains=256, time=40.0)
     assert found.frob > 0.18, found
-
-
-def complete(kernel):
-    """The kernel with Q = D wherever nothing is said of it."""
-
-    def step(key, state, learnt):
-        mass = jnp.array(len(state.position), state.position.dtype)
-        return kernel.step(key, state, learnt._replace(thermostat_mass=mass))
-
-    return kernel._replace(step=Partial(step))
-
-
-def test_conformance():
-    check_kernel(lambda target: complete(nphmc(target, num_steps=3)))

@@ -8,7 +8,6 @@ from jax.tree_util import Partial
 from scipy.linalg import solve_discrete_lyapunov
 
 import momentem as mt
-from momentem import testing
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
 from momentem.kernels.sg_nphmc import fresh_thermostat
 from momentem.kernels.sgnht import SGNHTState
@@ -192,28 +191,6 @@ KERNELS = {
     "sgnht": lambda target: sgnht_printed(target, 3, 1.0),
     "sg_nphmc": lambda target: sg_nphmc_printed(target, 3, 0.01, 0.1),
 }
-
-
-def with_its_gradient(kernel, target):
-    """These tell a minibatch's gradient, Euler steps that of where they came from; the suite wants
-    the target's."""
-
-    def step(key, state, learnt):
-        state, info = kernel.step(key, state, learnt)
-        return state, info._replace(gradient=jax.grad(target.logdensity)(info.position))
-
-    return kernel._replace(step=Partial(step))
-
-
-@pytest.mark.parametrize(("dtype", "which"), [(jnp.float32, 2), (jnp.float64, 1)])
-@pytest.mark.parametrize("name", KERNELS)
-def test_conformance(name, dtype, which):
-    """In float32 with a low-rank mass, in float64 with a dense one."""
-    target = noisy_gaussian(PRECISION, 0.1 * np.eye(DIM), dtype=dtype)
-    kernel, plain = KERNELS[name](target), mt.Target(*target[:5])
-    numbers = jnp.array(0.1, dtype), jnp.ones(DIM, dtype), jnp.array(3.0, dtype)
-    learnt = mt.Learnt(testing._masses(dtype)[which], *numbers)
-    testing._check_kernel(with_its_gradient(kernel, target), plain, learnt, dtype)
 
 
 def test_momenta_are_transported():

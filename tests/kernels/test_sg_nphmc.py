@@ -10,7 +10,6 @@ from jax.tree_util import Partial
 from scipy.integrate import solve_ivp
 
 import momentem as mt
-from momentem import testing
 from momentem.kernels.sg_nphmc import SGNPHMCState, fresh_thermostat, sg_nphmc
 
 from noisy_targets import (
@@ -283,16 +282,6 @@ def test_a_divergence_is_flagged_undone_and_left_behind(thermostat):
         assert bool(jnp.isfinite(array).all())
     _, info = kernel(jax.random.key(4), again, learnt)
     assert not bool(info.stats["diverging"])
-
-
-@pytest.mark.parametrize(("dtype", "which"), [(jnp.float32, 0), (jnp.float32, 2), (jnp.float64, 1)])
-def test_conformance(dtype, which):
-    """Without noise, so that the gradient told is the target's."""
-    target = noisy_gaussian(PRECISION, NO_NOISE, dtype=dtype)
-    target = target._replace(initial=jnp.full(DIM, 0.3, dtype))
-    numbers = jnp.array(0.1, dtype), jnp.ones(DIM, dtype), jnp.array(3.0, dtype)
-    learnt = mt.Learnt(testing._masses(dtype)[which], *numbers)
-    testing._check_kernel(sg_nphmc(target, 3), mt.Target(*target[:5]), learnt, dtype)
 
 
 def test_bad_arguments():

@@ -28,12 +28,14 @@ from momentem.types import (
     Mass,
     PRNGKey,
     PRNGKeys,
+    RiemannianKernel,
     Sampler,
     Scalar,
+    Static,
     Vectors,
 )
 
-__all__ = ["EMState", "FixedState", "fixed", "forever", "monte_carlo_em"]
+__all__ = ["EMState", "FixedState", "fixed", "forever", "monte_carlo_em", "unlearnt"]
 
 
 class FixedState(NamedTuple):
@@ -71,6 +73,21 @@ def fixed(kernel: Kernel, learnt: Learnt) -> Sampler:
         Partial(_fixed_step, kernel, learnt),
         Partial(_fixed_freeze, kernel, learnt),
         Partial(_fixed_learnt, learnt),
+    )
+
+
+def unlearnt(kernel: RiemannianKernel, dim: int) -> Sampler:
+    """The sampler that moves every chain by a kernel that has nothing to learn.
+
+    Args:
+        kernel: how one chain moves.
+        dim: of its positions.
+    """
+    return Sampler(
+        Partial(_unlearnt_init, kernel, Static(dim)),
+        Partial(_unlearnt_step, kernel),
+        Partial(_unlearnt_freeze, kernel, Static(dim)),
+        Partial(_nothing),
     )
 
 
@@ -124,7 +141,13 @@ def forever(sampler: Sampler) -> Sampler:
     return sampler._replace(freeze=Partial(_never_freeze, sampler))
 
 
-def _check(kernel: Kernel, learnt: Learnt) -> Learnt:
+def _check(kernel: Any, learnt: Learnt) -> Learnt:
+    if isinstance(kernel, RiemannianKernel):
+        raise TypeError(
+            "kernel must have a mass to set, and the mass of a Riemannian kernel is its metric; "
+            "use momentem.rhmc or momentem.sgr_nphmc as they are, or learn the mass of "
+            "kernels.hmc or kernels.sg_nphmc instead"
+        )
     check_instance(Kernel, "build it with a factory from momentem.kernels", kernel=kernel)
     check_instance(Learnt, "build it as momentem.Learnt(mass, step_size)", learnt=learnt)
     check_instance(
@@ -192,6 +215,33 @@ def _fixed_freeze(kernel: Kernel, learnt: Learnt, state: FixedState) -> tuple[Sa
 def _fixed_learnt(learnt: Learnt, state: FixedState) -> Learnt:
     del state
     return learnt
+
+
+def _unlearnt_init(
+    kernel: RiemannianKernel, dim: Static, key: PRNGKey, positions: Vectors
+) -> FixedState:
+    check_key(key)
+    if positions.ndim != 2 or positions.shape[1] != dim.value:
+        raise ValueError(f"positions must have shape (chains, {dim.value}), got {positions.shape}")
+    return FixedState(jax.vmap(kernel.init)(jax.random.split(key, len(positions)), positions))
+
+
+def _unlearnt_step(
+    kernel: RiemannianKernel, key: PRNGKey, state: FixedState
+) -> tuple[FixedState, EnsembleInfo]:
+    keys = jax.random.split(key, _num_chains(state.chains))
+    chains, info = jax.vmap(kernel.step)(keys, state.chains)
+    return FixedState(chains), EnsembleInfo(info, {})
+
+
+def _unlearnt_freeze(
+    kernel: RiemannianKernel, dim: Static, state: FixedState
+) -> tuple[Sampler, FixedState]:
+    return unlearnt(kernel, dim.value), state
+
+
+def _nothing(state: FixedState) -> None:
+    del state
 
 
 def _em_init(

@@ -4,9 +4,11 @@ from momentem.kernels.hmc import hmc
 from momentem.kernels.nphmc import nphmc
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
 from momentem.kernels.refreshed import refreshed
+from momentem.kernels.rhmc import rhmc
 from momentem.kernels.sg_nphmc import sg_nphmc
 from momentem.kernels.sghmc import sghmc
 from momentem.kernels.sgnht import ccadl, matrix_sgnht, sgnht
+from momentem.kernels.sgr_nphmc import sgr_nphmc
 
 __all__ = [
     "ccadl",
@@ -14,10 +16,12 @@ __all__ = [
     "matrix_sgnht",
     "nphmc",
     "refreshed",
+    "rhmc",
     "sg_nphmc",
     "sg_nphmc_printed",
     "sghmc",
     "sghmc_printed",
     "sgnht",
     "sgnht_printed",
+    "sgr_nphmc",
 ]

@@ -19,9 +19,9 @@ from jax.tree_util import Partial
 from momentem.checks import check_between, check_count, check_instance, is_traced
 from momentem.integrators import PhasePoint, trajectory
 from momentem.targets.minibatch import AnyTarget
-from momentem.types import Count, Info, Kernel, Learnt, PRNGKey, Scalar, Vector
+from momentem.types import Array, Count, Flag, Info, Kernel, Learnt, PRNGKey, Scalar, Vector
 
-__all__ = ["HMCState", "hmc"]
+__all__ = ["HMCState", "hmc", "metropolis"]
 
 DIVERGENCE_THRESHOLD = 1000.0  # Stan's bound on the energy error of a trajectory
 
@@ -61,6 +61,23 @@ def hmc(target: AnyTarget, num_steps: int, jitter: float = 0.0) -> Kernel:
     return Kernel(Partial(_init, target), Partial(_step, target, path))
 
 
+def metropolis(
+    key: PRNGKey, energy_start: Scalar, energy_end: Scalar, is_usable: Flag
+) -> tuple[Flag, dict[str, Array]]:
+    """Whether to accept the end of a trajectory, and what to tell of it."""
+    energy_error = energy_end - energy_start
+    is_finite = jnp.isfinite(energy_error) & is_usable
+    is_divergent = ~is_finite | (energy_error > DIVERGENCE_THRESHOLD)
+    acceptance_rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(0.0, -energy_error)))
+    is_accepted = jax.random.uniform(key, dtype=energy_error.dtype) < acceptance_rate
+    return is_accepted, {
+        "energy": jnp.where(is_accepted, energy_end, energy_start),
+        "energy_error": energy_error,
+        "acceptance_rate": acceptance_rate,
+        "diverging": is_divergent,
+    }
+
+
 def _same_steps(num_steps: Count | int, key: PRNGKey) -> Count | int:
     del key
     return num_steps
@@ -90,20 +107,9 @@ def _step(
 
     energy_start = mass.kinetic_energy(start.momentum) - start.logdensity
     energy_end = mass.kinetic_energy(end.momentum) - end.logdensity
-    energy_error = energy_end - energy_start
-    is_finite = jnp.isfinite(energy_error) & jnp.isfinite(end.gradient).all()
-    is_divergent = ~is_finite | (energy_error > DIVERGENCE_THRESHOLD)
-    acceptance_rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(0.0, -energy_error)))
-    is_accepted = jax.random.uniform(accept_key, dtype=energy_error.dtype) < acceptance_rate
-
+    is_usable = jnp.isfinite(end.gradient).all()
+    is_accepted, stats = metropolis(accept_key, energy_start, energy_end, is_usable)
     here = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old), end, start)
-    stats = {
-        "lp": here.logdensity,
-        "energy": jnp.where(is_accepted, energy_end, energy_start),
-        "energy_error": energy_error,
-        "acceptance_rate": acceptance_rate,
-        "diverging": is_divergent,
-        "n_steps": jnp.asarray(num_steps),
-    }
+    stats = {"lp": here.logdensity, **stats, "n_steps": jnp.asarray(num_steps)}
     info = Info(here.position, here.momentum, here.gradient, stats)
     return HMCState(here.position, here.logdensity, here.gradient), info
