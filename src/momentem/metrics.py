@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jax.tree_util import Partial
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
 from momentem.checks import check_callable, check_positive
 from momentem.targets.minibatch import AnyTarget
@@ -158,7 +158,7 @@ def exponential_family(
     return Metric(Partial(_information, *parts), Partial(_information_quadratic, *parts))
 
 
-def logistic(x: Float[Array, "rows dim"], prior: Any, scale: float = 1.0) -> Metric:
+def logistic(x: ArrayLike, prior: ArrayLike, scale: float = 1.0) -> Metric:
     """The metric of a logistic regression: X' diag(w (1 - w)) X + prior precision.
 
     Args:
