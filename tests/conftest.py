@@ -19,3 +19,10 @@ def pytest_configure(config):
 @pytest.fixture
 def key():
     return jax.random.key(20170)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_are_dropped():
+    """Compiled programs of one file are of no use to the next, and there are gigabytes of them."""
+    yield
+    jax.clear_caches()

@@ -1,5 +1,6 @@
 """Every kernel and every sampler is one row of a table."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -58,6 +59,22 @@ SAMPLERS = {
         target, 0.1, 3, e_step=mt.e_steps.growing_printed(9)
     ),
 }
+
+
+def round_metric(x):
+    return jnp.diag(1 + x**2)
+
+
+def curved(target):
+    return mt.metrics.metric(round_metric)
+
+
+SAMPLERS |= {
+    "rhmc": lambda target: mt.rhmc(target, curved(target), 0.1, 3),
+    "rhmc diagonal": lambda target: mt.rhmc(
+        target, mt.metrics.diagonal(curved(target)), 0.1, 3, mt.fixed_points.iterations(6)
+    ),
+}
 for name, m_step in M_STEPS.items():
     SAMPLERS[f"hmc-em {name} dense"] = lambda target, m_step=m_step: mt.hmc_em(
         target, 0.1, 3, m_step=m_step, e_step=mt.e_steps.constant(6)
@@ -88,11 +105,11 @@ STOCHASTIC_SAMPLERS = {
     "sgnht": lambda target: mt.sgnht(target, 0.01, 3),
     "nphmc": lambda target: mt.nphmc(target, 0.01, 3),
     "sg_nphmc": lambda target: mt.sg_nphmc(target, 0.01, 3),
-    "sghmc-em": lambda target: mt.sghmc_em(target, 3, e_step=SIX),
+    "sgr_nphmc": lambda target: mt.sgr_nphmc(target, curved(target), 0.01, 3),
+    "sghmc-em": lambda target: mt.sghmc_em(target, 3, e_step=mt.e_steps.geometric(6)),
     "sgnht-em": lambda target: mt.sgnht_em(target, 3, e_step=SIX),
     "sg_nphmc-em": lambda target: mt.sg_nphmc_em(target, 3, e_step=SIX),
     "sghmc-em diagonal": lambda target: mt.sghmc_em(target, 3, e_step=SIX, mass=diagonal(target)),
-    "sghmc-em geometric": lambda target: mt.sghmc_em(target, 3, e_step=mt.e_steps.geometric(6)),
     "sgnht-em momentum": lambda target: mt.sgnht_em(
         target, 3, m_step=mt.m_steps.momentum(), e_step=SIX, step_size=0.01
     ),
@@ -109,6 +126,15 @@ STOCHASTIC_SAMPLERS = {
     "ccadl-em": learning(mt.kernels.ccadl),
     "matrix_sgnht-em": learning(mt.kernels.matrix_sgnht),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """These programs run for microseconds and compile for seconds."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -160,8 +186,6 @@ def test_check_kernel_refuses_a_reused_key():
         kernel = mt.kernels.hmc(target, num_steps=3)
 
         def step(key, state, learnt):
-            import jax
-
             jax.random.normal(key)
             return kernel.step(key, state, learnt)
 

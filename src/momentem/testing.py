@@ -61,13 +61,19 @@ def _dtypes() -> list[Any]:
     return [jnp.float32, jnp.float64] if jax.config.jax_enable_x64 else [jnp.float32]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _masses(dtype: Any) -> list[Mass]:
-    precision = jnp.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.3]], dtype)
-    vectors = jnp.eye(3, dtype=dtype)[:, :1]
-    return [
+def _masses(dtypes: list[Any]) -> list[list[Mass]]:
+    """Every kind of mass in some dtype, and every dtype with some mass."""
+    precision = jnp.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.3]])
+    vectors = jnp.eye(3)[:, :1]
+    kinds: list[Any] = [
         DiagonalMass(jnp.diagonal(precision)),
         DenseMass.from_precision(precision),
-        LowRankMass(jnp.ones(3, dtype), vectors, jnp.array([2.0], dtype)),
+        LowRankMass(jnp.ones(3), vectors, jnp.array([2.0])),
+    ]
+    shares = [kinds[i :: len(dtypes)] for i in range(len(dtypes))]
+    return [
+        jax.tree.map(lambda leaf, dtype=dtype: leaf.astype(dtype), share)
+        for dtype, share in zip(dtypes, shares, strict=True)
     ]
 
 
@@ -138,12 +144,12 @@ def check_kernel(
         >>> import momentem as mt
         >>> mt.testing.check_kernel(lambda target: mt.kernels.hmc(target, num_steps=3))
     """
-    for dtype in _dtypes():
+    for dtype, masses in zip(_dtypes(), _masses(_dtypes()), strict=True):
         posterior = target(dtype)
         kernel = make(posterior)
         assert isinstance(kernel, Kernel), f"make must return a Kernel, got {type(kernel).__name__}"
         noise, thermostat_mass = jnp.full_like(posterior.initial, 0.5), jnp.array(3.0, dtype)
-        for mass in _masses(dtype):
+        for mass in masses:
             learnt = Learnt(mass, jnp.array(step_size, dtype), noise, thermostat_mass)
             _check_kernel(kernel, posterior, learnt, dtype)
 
@@ -210,8 +216,9 @@ def _check_sampler(sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: An
         except (TypeError, ValueError):
             continue
         raise AssertionError("init must refuse a raw key, and positions that do not fit")
-    state = sampler.init(init_key, positions)
-    after, info = sampler.step(step_key, state)
+    with jax.debug_key_reuse(True):
+        state = sampler.init(init_key, positions)
+        after, info = sampler.step(step_key, state)
     assert isinstance(info, EnsembleInfo), (
         f"info must be an EnsembleInfo, got {type(info).__name__}"
     )
@@ -236,8 +243,6 @@ def _check_sampler(sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: An
     )
     assert len(np.unique(np.asarray(info.chains.position), axis=0)) > 1, "chains must differ"
 
-    with jax.debug_key_reuse(True):
-        sampler.step(step_key, sampler.init(init_key, positions))
     for key in jax.random.split(other_key, NUM_STEPS):
         after, info = step(sampler, key, after)
         _check_info(info.chains, positions.shape, dtype)
@@ -249,7 +254,7 @@ def _check_sampler(sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: An
     if info.learning:
         assert int(info.learning["num_m_steps"]) > 0, f"no M-step in {NUM_STEPS} steps of 3 chains"
     _agree(frozen.learnt(frozen_state), learnt, "what is learnt, frozen", dtype)
-    frozen.step(other_key, frozen_state)
+    jax.jit(frozen.step)(other_key, frozen_state)
 
 
 def invariance(

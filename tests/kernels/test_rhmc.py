@@ -4,6 +4,7 @@ target's."""
 import inspect
 from importlib import import_module
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from jax.tree_util import Partial
 import momentem as mt
 from momentem.fixed_points import iterations, until
 from momentem.integrators import PhasePoint, leapfrog
-from momentem.testing import check_sampler, invariance
+from momentem.testing import invariance
 
 module = import_module("momentem.kernels.rhmc")  # `momentem.kernels.rhmc` is the factory
 
@@ -290,6 +291,48 @@ def test_an_explicit_drift_is_caught(monkeypatch):
     assert p_value("banana", step_size=0.7) < 1e-6
 
 
+def blackjax_draws(target, matrix, starts, num_draws):
+    algorithm = blackjax.rmhmc(target.logdensity, 0.25, matrix, 5)
+
+    @jax.jit
+    def run(states):
+        def step(states, key):
+            states, _ = jax.vmap(algorithm.step)(jax.random.split(key, len(starts)), states)
+            return states, states.position
+
+        return jax.lax.scan(step, states, jax.random.split(jax.random.key(4), num_draws))[1]
+
+    return np.asarray(run(jax.vmap(algorithm.init)(starts)))
+
+
+def our_draws(target, metric, starts, num_draws):
+    sampler = mt.rhmc(target, metric, 0.25, 5)
+
+    @jax.jit
+    def run(state):
+        keys = jax.random.split(jax.random.key(5), num_draws)
+        return jax.lax.scan(lambda state, key: sampler.step(key, state), state, keys)[1]
+
+    return np.asarray(run(sampler.init(jax.random.key(6), starts)).chains.position)
+
+
+def test_agrees_with_blackjax():
+    """On moments of the banana, which both integrate in their own way; 5 standard errors of the
+    difference, from 128 chains each, over 5 moments: a false alarm in 3e-6 runs."""
+    target, metric = posterior("banana")
+    starts = banana_draws(jax.random.key(7), 128)
+
+    def moments(draws):
+        x, y = draws[..., 0], draws[..., 1]
+        return np.stack([m.mean(axis=0) for m in (x, y, x**2, y**2, y * x**2)])
+
+    ours = moments(our_draws(target, metric, starts, 200))
+    theirs = moments(blackjax_draws(target, banana_metric, starts, 200))
+    errors = np.sqrt((ours.var(axis=1) + theirs.var(axis=1)) / len(starts))
+    assert (np.abs(ours.mean(axis=1) - theirs.mean(axis=1)) < 5 * errors).all()
+    np.testing.assert_allclose(ours.mean(axis=1)[2:], [2.0, 1.22, -2.4], atol=0.2)
+
+
 # --- trouble -----------------------------------------------------------------------------------
 
 
@@ -351,15 +394,3 @@ def test_there_is_nothing_to_learn():
         em(kernel, *parts)
     with pytest.raises(TypeError, match="kernel must be a Kernel"):
         em(mt.rhmc(target, metric, 0.1, 5), *parts)
-
-
-def round_metric(x):
-    return jnp.diag(1 + x**2)
-
-
-@pytest.mark.parametrize("fixed_point", [None, iterations(6)], ids=["until", "iterations"])
-def test_conformance(fixed_point):
-    def make(target):
-        return mt.rhmc(target, mt.metrics.metric(round_metric), 0.1, 3, fixed_point)
-
-    check_sampler(make)

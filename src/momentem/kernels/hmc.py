@@ -18,12 +18,11 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_count, check_instance, is_traced
 from momentem.integrators import PhasePoint, trajectory
+from momentem.kernels.metropolis import metropolis
 from momentem.targets.minibatch import AnyTarget
-from momentem.types import Array, Count, Flag, Info, Kernel, Learnt, PRNGKey, Scalar, Vector
+from momentem.types import Count, Info, Kernel, Learnt, PRNGKey, Scalar, Vector
 
-__all__ = ["HMCState", "hmc", "metropolis"]
-
-DIVERGENCE_THRESHOLD = 1000.0  # Stan's bound on the energy error of a trajectory
+__all__ = ["HMCState", "hmc"]
 
 
 class HMCState(NamedTuple):
@@ -59,23 +58,6 @@ def hmc(target: AnyTarget, num_steps: int, jitter: float = 0.0) -> Kernel:
     num_steps = num_steps if is_traced(num_steps) else int(num_steps)
     path = Partial(_uniform_steps, num_steps, jitter) if jitter else Partial(_same_steps, num_steps)
     return Kernel(Partial(_init, target), Partial(_step, target, path))
-
-
-def metropolis(
-    key: PRNGKey, energy_start: Scalar, energy_end: Scalar, is_usable: Flag
-) -> tuple[Flag, dict[str, Array]]:
-    """Whether to accept the end of a trajectory, and what to tell of it."""
-    energy_error = energy_end - energy_start
-    is_finite = jnp.isfinite(energy_error) & is_usable
-    is_divergent = ~is_finite | (energy_error > DIVERGENCE_THRESHOLD)
-    acceptance_rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(0.0, -energy_error)))
-    is_accepted = jax.random.uniform(key, dtype=energy_error.dtype) < acceptance_rate
-    return is_accepted, {
-        "energy": jnp.where(is_accepted, energy_end, energy_start),
-        "energy_error": energy_error,
-        "acceptance_rate": acceptance_rate,
-        "diverging": is_divergent,
-    }
 
 
 def _same_steps(num_steps: Count | int, key: PRNGKey) -> Count | int:

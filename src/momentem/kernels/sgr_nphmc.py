@@ -33,7 +33,7 @@ from momentem.checks import check_between, check_positive
 from momentem.fixed_points import FixedPoint, iterations
 from momentem.integrators import Path
 from momentem.kernels.nphmc import bounded_log, quadratic_root
-from momentem.kernels.rhmc import RiemannPoint, at, check_riemannian, drift, force, kick
+from momentem.kernels.riemannian import RiemannPoint, at, check_riemannian, drift, force, kick
 from momentem.kernels.sg_nphmc import SGNPHMCState
 from momentem.kernels.stochastic import check_stochastic, fresh_momentum, tell
 from momentem.metrics import Metric, factorise
@@ -68,7 +68,7 @@ def sgr_nphmc(
     """
     check_stochastic(target, num_steps, friction)
     fixed_point = iterations(6) if fixed_point is None else fixed_point
-    fixed_point = check_riemannian(target, metric, step_size, num_steps, fixed_point)
+    check_riemannian(target, metric, step_size, num_steps, fixed_point)
     check_between(0.0, float("inf"), noise=noise)
     Q = float(len(target.initial)) if thermostat_mass is None else thermostat_mass
     check_positive(thermostat_mass=Q)
