@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test validate bench lint docs clean
+.PHONY: demo test validate bench reproduce lint docs clean
 
 $(READY): pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,9 @@ validate: $(READY)  ## the long statistical checks
 bench: $(READY)  ## every benchmark, one after the other
 	for script in hmc_overhead mass_learning stochastic_overhead stochastic_headline riemannian; do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
+reproduce: $(READY)  ## the paper's tables, in full, into tables/
+	$(BIN)/momentem reproduce all --out tables
+
 lint: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -32,4 +35,4 @@ docs: $(READY)  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) site demo dist
+	rm -rf $(VENV) site demo dist tables

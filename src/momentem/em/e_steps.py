@@ -243,7 +243,7 @@ def _geometric_renew(
     factor: Any, key: PRNGKey, state: ConstantSize, learnt: Learnt
 ) -> ConstantSize:
     del key, learnt
-    return ConstantSize(jnp.ceil(factor * state.size).astype(state.size.dtype))
+    return ConstantSize(jnp.ceil(factor * state.size.astype(float)).astype(state.size.dtype))
 
 
 def _growing(
@@ -335,7 +335,8 @@ def _growing_renew(
     has_grounds = (state.num_samples > 1) & jnp.all(
         is_inside(jnp.abs(new - old), variance, n, rule.quantile)
     )
-    larger = jnp.ceil(state.size + state.size / rule.growth).astype(state.size.dtype)
+    size = state.size.astype(float)
+    larger = jnp.ceil(size + size / rule.growth).astype(state.size.dtype)
     return _growing_init(rule, test, key, jnp.where(has_grounds, larger, state.size), learnt)
 
 

@@ -1,0 +1,37 @@
+"""The command line: `momentem reproduce table1 --quick --out tables`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import jax
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; its exit code.
+
+    Args:
+        arguments: as typed after `momentem`; None is those of the process.
+    """
+    from momentem.reproduce import TABLES, reproduce
+
+    parser = argparse.ArgumentParser("momentem", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    tables = commands.add_parser("reproduce", help="make the paper's tables again")
+    tables.add_argument("table", choices=[*TABLES, "all"])
+    tables.add_argument(
+        "--quick", action="store_true", help="three seeds and a tenth of the iterations"
+    )
+    tables.add_argument("--out", metavar="DIR", help="write Markdown and CSV there")
+    tables.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        for name in TABLES if given.table == "all" else [given.table]:
+            reproduce(name, given.quick, given.out, given.seed)
+    except FileNotFoundError as error:
+        print(f"momentem: {error}", file=sys.stderr)
+        return 1
+    return 0
