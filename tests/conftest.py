@@ -26,3 +26,12 @@ def programs_are_dropped():
     """Compiled programs of one file are of no use to the next, and there are gigabytes of them."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """For programs that run for microseconds and compile for seconds."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -7,6 +7,8 @@ import pytest
 import momentem as mt
 from momentem.testing import check_kernel, check_sampler, minibatch_target
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KERNELS = {
     "hmc": lambda target: mt.kernels.hmc(target, num_steps=3),
     "hmc with jitter": lambda target: mt.kernels.hmc(target, num_steps=5, jitter=0.5),
@@ -126,15 +128,6 @@ STOCHASTIC_SAMPLERS = {
     "ccadl-em": learning(mt.kernels.ccadl),
     "matrix_sgnht-em": learning(mt.kernels.matrix_sgnht),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """These programs run for microseconds and compile for seconds."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -8,6 +8,7 @@ import momentem as mt
 from processes import run_alone
 
 ROOT = Path(__file__).parent.parent
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # examples compile for longer than they run
 
 
 def blocks(name):
@@ -16,16 +17,17 @@ def blocks(name):
 
 def test_the_readme_s_example_runs():
     (example,) = blocks("README.md")
-    assert "weights[2]" in run_alone(example)
+    assert "weights[2]" in run_alone(example, **QUICK)
 
 
 def test_the_guide_s_examples_run():
-    run_alone("\n".join(blocks("docs/guide.md")))
+    run_alone("\n".join(blocks("docs/guide.md")), **QUICK)
 
 
 def test_every_public_name_is_on_the_api_page():
     page = (ROOT / "docs/api.md").read_text()
     modules = {"m_steps", "e_steps", "schedules", "kernels", "testing", "constraints"}
+    modules |= {"metrics", "fixed_points"}
     names = [name for name in mt.__all__ if name not in modules]
     names += [name for m in modules - {"constraints"} for name in getattr(mt, m).__all__]
     missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
