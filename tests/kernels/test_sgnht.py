@@ -382,10 +382,10 @@ def moments_of_posterior(name, step_size, num_chains, time):
     return stationary_moments(jax.random.key(5), kernel, learnt, starts, *draws, whiten, mean)
 
 
-BIAS = {"sghmc": 0.02, "matrix_sgnht": 0.02, "ccadl": 0.02, "sgnht": 0.04}
+BIAS = {"sghmc": 0.02, "matrix_sgnht": 0.02, "ccadl": 0.02, "sgnht": 0.04, "sg_nphmc": 0.05}
 
 
-@pytest.mark.parametrize("name", BIAS)
+@pytest.mark.parametrize("name", ["sghmc", "sgnht"])  # all of them in `make validate`
 def test_real_minibatches_in_short(name):
     moments = moments_of_posterior(name, 0.05, num_chains=256, time=40.0)
     assert moments.frob < BIAS[name] + 5 * moments.se, moments
