@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import momentem as mt
-
-from timing import interleaved, ratio
+from momentem.reproduce.timing import interleaved, ratio
 
 NUM_CHAINS, NUM_STEPS, NUM_ITERATIONS, ROUNDS = 4, 10, 200, 15
 

@@ -22,8 +22,7 @@ from rich.table import Table
 import momentem as mt
 from momentem import datasets
 from momentem.fixed_points import iterations, until
-
-from timing import interleaved, ratio
+from momentem.reproduce.timing import interleaved, ratio
 
 NUM_CHAINS, NUM_STEPS, NUM_ITERATIONS, ROUNDS, STEP_SIZE, BATCH = 4, 10, 100, 9, 0.3, 100
 

@@ -26,9 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 import momentem as mt
+from momentem.reproduce.timing import interleaved, ratio
 from momentem.types import Static
-
-from timing import interleaved, ratio
 
 NUM_STEPS, NUM_ITERATIONS, ROUNDS, BATCH = 10, 300, 51, 100
 

@@ -82,10 +82,10 @@ def thermostatted_infos(num, xi):
     return Info(p, p, g, {"thermostat": jnp.broadcast_to(xi, p.shape[:2])})
 
 
-def thermostatted_sizes(new_precision, xi=0.5, test=None):
+def thermostatted_sizes(new_precision, xi=0.5):
     """The size after an E-step of 100 and an M-step from the identity to `new_precision`, and the
     mean of q under the new mass, as the rule has it and from the definition."""
-    e_step = mt.e_steps.growing(100, test=mt.e_steps.thermostatted() if test is None else test)
+    e_step = mt.e_steps.growing(100, test=mt.e_steps.thermostatted())
     mass, new = mt.dense_mass(np.eye(DIM)), mt.dense_mass(new_precision)
     learnt = mt.Learnt(mass, jnp.array(0.1))
     infos = thermostatted_infos(400, xi)

@@ -172,7 +172,7 @@ def refresh_as_printed(key, state, learnt):
     momentum_key, thermostat_key = jax.random.split(key)
     return state._replace(
         whitened=jax.random.normal(momentum_key, (DIM,)),
-        thermostat=fresh_thermostat(thermostat_key, learnt),
+        thermostat=fresh_thermostat(thermostat_key, learnt.thermostat_mass),
     )
 
 

@@ -193,7 +193,7 @@ def redraw_momentum(key, state, learnt):
 def redraw_both(key, state, learnt):
     momentum_key, thermostat_key = jax.random.split(key)
     state = redraw_momentum(momentum_key, state, learnt)
-    return state._replace(thermostat=fresh_thermostat(thermostat_key, learnt))
+    return state._replace(thermostat=fresh_thermostat(thermostat_key, learnt.thermostat_mass))
 
 
 # Tolerances: the bias that maths 6.3 reports at this step size, and 5 standard errors from between

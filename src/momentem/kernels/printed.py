@@ -43,7 +43,12 @@ from momentem.kernels.nphmc import bounded_log, quadratic_root
 from momentem.kernels.sg_nphmc import fresh_thermostat
 from momentem.kernels.sghmc import SGHMCState
 from momentem.kernels.sgnht import SGNHTState
-from momentem.kernels.stochastic import check_stochastic, fresh_momentum, tell
+from momentem.kernels.stochastic import (
+    check_stochastic,
+    fresh_momentum,
+    tell,
+    tell_thermostat,
+)
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Static, Vector
 
@@ -204,8 +209,7 @@ def _sgnht_step(
     path = _euler(target, learnt, num_steps, friction, finish, key, *state)
     old = state._replace(thermostat=jnp.asarray(friction, state.position.dtype))
     new = SGNHTState(path.position, path.whitened, path.extra)
-    state, info = tell(learnt, old, new, path, {})
-    return state, info._replace(stats=info.stats | {"thermostat": state.thermostat})
+    return tell_thermostat(tell(learnt, old, new, path, {}))
 
 
 def _fresh_energy(logdensity: Scalar, y: Vector, q: Scalar, learnt: Learnt) -> Scalar:
@@ -217,7 +221,10 @@ def _nose_init(
     target: StochasticTarget, key: PRNGKey, position: Vector, learnt: Learnt
 ) -> PrintedNoseState:
     momentum_key, thermostat_key, batch_key = jax.random.split(key, 3)
-    y, q = fresh_momentum(momentum_key, position), fresh_thermostat(thermostat_key, learnt)
+    y, q = (
+        fresh_momentum(momentum_key, position),
+        fresh_thermostat(thermostat_key, learnt.thermostat_mass),
+    )
     batch = jax.tree.map(lambda leaf: leaf[0], target.batches(batch_key, Static(1)))
     logdensity = target.noisy_gradient(batch, position).logdensity
     energy = _fresh_energy(logdensity, y, q, learnt)
@@ -273,10 +280,9 @@ def _nose_step(
         "energy_error": kinetic + q**2 / (2 * Q) + dim * jnp.log(s) - logdensity - H0,
         "log_s": jnp.log(s),
     }
-    q_restarted = fresh_thermostat(thermostat_key, learnt)
+    q_restarted = fresh_thermostat(thermostat_key, Q)
     old = state._replace(thermostat=q_restarted, scale=jnp.ones_like(s))
     new = PrintedNoseState(theta, mass.whiten(p), q, s, H0)
-    state, info = tell(learnt, old, new, path, stats)
+    state, info = tell_thermostat(tell(learnt, old, new, path, stats))
     restarted = _fresh_energy(logdensities[0], state.whitened, q_restarted, learnt)
-    state = state._replace(energy=jnp.where(info.stats["diverging"], restarted, H0))
-    return state, info._replace(stats=info.stats | {"thermostat": state.thermostat})
+    return state._replace(energy=jnp.where(info.stats["diverging"], restarted, H0)), info

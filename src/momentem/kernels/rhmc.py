@@ -115,6 +115,6 @@ def _step(
     here, momentum = jax.tree.map(
         lambda new, old: jnp.where(is_accepted, new, old), (end, momentum), (state, start)
     )
-    stats = {"lp": here.logdensity, **stats, "n_steps": jnp.asarray(num_steps)}
-    stats["step_size"] = eps
+    told = {"n_steps": jnp.asarray(num_steps), "step_size": eps}
+    stats = {"lp": here.logdensity, **stats, **told}
     return here, Info(here.position, momentum, here.gradient, stats)

@@ -26,9 +26,15 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from momentem.integrators import Path
+from momentem.integrators import Path, told
 from momentem.kernels.nphmc import NosePoint, energy_excess, generalised_leapfrog
-from momentem.kernels.stochastic import check_stochastic, fresh_momentum, tell
+from momentem.kernels.stochastic import (
+    check_stochastic,
+    damping,
+    fresh_momentum,
+    tell,
+    tell_thermostat,
+)
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Static, Vector
 
@@ -56,17 +62,15 @@ def sg_nphmc(target: StochasticTarget, num_steps: int, friction: float = 1.0) ->
     return Kernel(Partial(_init), Partial(_step, target, Static(num_steps), friction))
 
 
-def fresh_thermostat(key: PRNGKey, learnt: Learnt) -> Scalar:
+def fresh_thermostat(key: PRNGKey, Q: Scalar) -> Scalar:
     """q ~ N(0, Q), its law where Bhat is exact."""
-    Q = learnt.thermostat_mass
     return jnp.sqrt(Q) * jax.random.normal(key, Q.shape, Q.dtype)
 
 
 def _init(key: PRNGKey, position: Vector, learnt: Learnt) -> SGNPHMCState:
     momentum_key, thermostat_key = jax.random.split(key)
-    return SGNPHMCState(
-        position, fresh_momentum(momentum_key, position), fresh_thermostat(thermostat_key, learnt)
-    )
+    q = fresh_thermostat(thermostat_key, learnt.thermostat_mass)
+    return SGNPHMCState(position, fresh_momentum(momentum_key, position), q)
 
 
 def _step(
@@ -84,8 +88,7 @@ def _step(
     normals = jax.random.normal(noise_key, shape, state.position.dtype)
     pairs = normals[:-1].reshape(num_steps.value, 2, -1)  # one normal for each O
     rates = friction + step_size / 2 * learnt.noise
-    decay = jnp.exp(-rates * step_size / 2)
-    spread = jnp.sqrt(-friction * jnp.expm1(-rates * step_size) / rates)
+    decay, spread = damping(friction, rates, step_size / 2)
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         theta, y, q, total, drift, _ = carry
@@ -103,16 +106,14 @@ def _step(
         drift = drift + energy_excess(Q, energy, end)
         y = decay * (end.whitened / end.scale) + spread * z[1]
         carry = (end.position, y, end.thermostat, total + y**2, drift, end.gradient)
-        return carry, (here.noise, here.information)
+        return carry, told(here)
 
     zeros, zero = jnp.zeros_like(state.position), jnp.zeros_like(state.thermostat)
     start: Any = (*state, zeros, zero, zeros)
-    (theta, y, q, total, drift, gradient), (noise, information) = jax.lax.scan(
-        step, start, (batches, pairs)
-    )
+    (theta, y, q, total, drift, gradient), samples = jax.lax.scan(step, start, (batches, pairs))
     mean = total / num_steps.value
-    path = Path(theta, y, q, gradient, noise, information, mean, normals[-1])
+    path = Path(theta, y, q, gradient, samples[0], samples[-1], mean, normals[-1])
     # the quadratic has no root, or s leaves its bounds, as NaN, which `tell` finds; q starts anew
-    old = state._replace(thermostat=fresh_thermostat(thermostat_key, learnt))
-    new, info = tell(learnt, old, SGNPHMCState(theta, y, q), path, {"energy_error": drift})
-    return new, info._replace(stats=info.stats | {"thermostat": new.thermostat})
+    old = state._replace(thermostat=fresh_thermostat(thermostat_key, Q))
+    new = SGNPHMCState(theta, y, q)
+    return tell_thermostat(tell(learnt, old, new, path, {"energy_error": drift}))

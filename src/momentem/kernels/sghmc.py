@@ -18,11 +18,10 @@ eps (`sghmc_printed`).
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.integrators import aboba
-from momentem.kernels.stochastic import check_stochastic, fresh_momentum, tell
+from momentem.kernels.stochastic import check_stochastic, damping, fresh_momentum, tell
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Static, Vector
 
@@ -63,8 +62,7 @@ def _step(
 ) -> tuple[SGHMCState, Info]:
     mass, step_size = learnt.mass, learnt.step_size
     rates = friction + step_size / 2 * learnt.noise
-    decay = jnp.exp(-rates * step_size)
-    spread = jnp.sqrt(-friction * jnp.expm1(-2 * rates * step_size) / rates)
+    decay, spread = damping(friction, rates, step_size)
 
     def damp(y: Vector, z: Vector, extra: Any) -> Vector:
         return decay * y + spread * z

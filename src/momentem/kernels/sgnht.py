@@ -26,7 +26,12 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_between
 from momentem.integrators import aboba
-from momentem.kernels.stochastic import check_stochastic, fresh_momentum, tell
+from momentem.kernels.stochastic import (
+    check_stochastic,
+    fresh_momentum,
+    tell,
+    tell_thermostat,
+)
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Info, Kernel, Learnt, Matrix, PRNGKey, Scalar, Static, Vector
 
@@ -158,14 +163,6 @@ def _reframe_noise(
     return state._replace(noise=_reframe(state.noise, old, new), thermostat=start)
 
 
-def _told(result: tuple[Any, Info]) -> tuple[Any, Info]:
-    """Adds the thermostat that was kept: of a matrix, its mean over directions."""
-    state, info = result
-    xi = state.thermostat
-    mean = xi if xi.ndim == 0 else jnp.trace(xi) / len(xi)
-    return state, info._replace(stats=info.stats | {"thermostat": mean})
-
-
 def _scalar_init(
     friction: Scalar | float, key: PRNGKey, position: Vector, learnt: Learnt
 ) -> SGNHTState:
@@ -191,7 +188,7 @@ def _scalar_step(
     start = (state.position, state.whitened, state.thermostat)
     path = aboba(target, mass, step_size, num_steps, damp, finish, key, *start)
     new = SGNHTState(path.position, path.whitened, path.extra)
-    return _told(tell(learnt, state, new, path, {}))
+    return tell_thermostat(tell(learnt, state, new, path, {}))
 
 
 def _matrix_init(
@@ -225,7 +222,7 @@ def _matrix_step(
     start = (state.position, state.whitened, state.thermostat)
     path = aboba(target, mass, step_size, num_steps, damp, finish, key, *start)
     new = SGNHTState(path.position, path.whitened, path.extra)
-    return _told(tell(learnt, state, new, path, {}))
+    return tell_thermostat(tell(learnt, state, new, path, {}))
 
 
 def _ccadl_init(
@@ -262,4 +259,4 @@ def _ccadl_step(
     keep = (1 - forgetting) ** num_steps.value
     noise = keep * state.noise + (1 - keep) * (whitened.T @ whitened) / num_steps.value
     new = CCAdLState(path.position, path.whitened, path.extra, noise)
-    return _told(tell(learnt, state, new, path, {}))
+    return tell_thermostat(tell(learnt, state, new, path, {}))

@@ -31,11 +31,17 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_positive
 from momentem.fixed_points import FixedPoint, iterations
-from momentem.integrators import Path
+from momentem.integrators import Path, told
 from momentem.kernels.nphmc import bounded_log, quadratic_root
 from momentem.kernels.riemannian import RiemannPoint, at, check_riemannian, drift, force, kick
-from momentem.kernels.sg_nphmc import SGNPHMCState
-from momentem.kernels.stochastic import check_stochastic, fresh_momentum, tell
+from momentem.kernels.sg_nphmc import SGNPHMCState, fresh_thermostat
+from momentem.kernels.stochastic import (
+    check_stochastic,
+    damping,
+    fresh_momentum,
+    tell,
+    tell_thermostat,
+)
 from momentem.metrics import Metric, factorise
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Info, Learnt, PRNGKey, RiemannianKernel, Scalar, Static, Vector
@@ -79,15 +85,9 @@ def sgr_nphmc(
     )
 
 
-def _fresh_thermostat(key: PRNGKey, thermostat_mass: Scalar | float, like: Vector) -> Scalar:
-    return jnp.sqrt(jnp.asarray(thermostat_mass, like.dtype)) * jax.random.normal(
-        key, (), like.dtype
-    )
-
-
 def _init(thermostat_mass: Scalar | float, key: PRNGKey, position: Vector) -> SGNPHMCState:
     momentum_key, thermostat_key = jax.random.split(key)
-    q = _fresh_thermostat(thermostat_key, thermostat_mass, position)
+    q = fresh_thermostat(thermostat_key, jnp.asarray(thermostat_mass, position.dtype))
     return SGNPHMCState(position, fresh_momentum(momentum_key, position), q)
 
 
@@ -151,8 +151,7 @@ def _step(
     normals = jax.random.normal(noise_key, shape, dtype)
     pairs = normals[:-1].reshape(num_steps.value, 2, -1)  # one normal for each O
     rate = friction + eps / 2 * noise
-    decay = jnp.exp(-rate * eps / 2)
-    spread = jnp.sqrt(-friction * jnp.expm1(-rate * eps) / rate)
+    decay, spread = damping(friction, rate, eps / 2)
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         theta, y, q, geometry, total, drifted, _ = carry
@@ -170,20 +169,18 @@ def _step(
         y = decay * end.factor.whiten(pi) + spread * z[1]
         geometry = (end.factor, end.log_determinant, end.trace_force)
         carry = (end.position, y, q, geometry, total + y**2, drifted + excess, end.gradient)
-        return carry, (here.noise, here.information)
+        return carry, told(here)
 
     zeros, zero = jnp.zeros_like(state.position), jnp.zeros_like(state.thermostat)
     start: Any = (*state, at(metric, state.position), zeros, zero, zeros)
-    (theta, y, q, geometry, total, drifted, gradient), (noises, information) = jax.lax.scan(
-        step, start, (batches, pairs)
-    )
+    end, samples = jax.lax.scan(step, start, (batches, pairs))
+    theta, y, q, geometry, total, drifted, gradient = end
     mean = total / num_steps.value
-    path = Path(theta, y, q, gradient, noises, information, mean, normals[-1])
-    old = state._replace(thermostat=_fresh_thermostat(thermostat_key, Q, theta))
+    path = Path(theta, y, q, gradient, samples[0], samples[-1], mean, normals[-1])
+    old = state._replace(thermostat=fresh_thermostat(thermostat_key, Q))
     learnt = Learnt(geometry[0], eps, jnp.full_like(theta, noise))
     stats = {"energy_error": drifted, "step_size": eps}
-    new, info = tell(learnt, old, SGNPHMCState(theta, y, q), path, stats)
+    new, info = tell_thermostat(tell(learnt, old, SGNPHMCState(theta, y, q), path, stats))
     # of the state that was kept, which is not where the path ended if it had to be undone
     momentum = factorise(metric.matrix(new.position)).colour(new.whitened)
-    stats = info.stats | {"thermostat": new.thermostat}
-    return new, info._replace(momentum=momentum, stats=stats)
+    return new, info._replace(momentum=momentum)

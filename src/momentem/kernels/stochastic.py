@@ -13,9 +13,16 @@ import jax.numpy as jnp
 from momentem.checks import check_count, check_instance, check_positive
 from momentem.integrators import Path
 from momentem.targets.minibatch import StochasticTarget
-from momentem.types import Array, Flag, Info, Learnt, PRNGKey, Vector
+from momentem.types import Array, Flag, Info, Learnt, PRNGKey, Scalar, Vector
 
-__all__ = ["check_stochastic", "fresh_momentum", "is_runaway", "tell"]
+__all__ = [
+    "check_stochastic",
+    "damping",
+    "fresh_momentum",
+    "is_runaway",
+    "tell",
+    "tell_thermostat",
+]
 
 
 def check_stochastic(target: StochasticTarget, num_steps: int, friction: float) -> None:
@@ -29,6 +36,12 @@ def check_stochastic(target: StochasticTarget, num_steps: int, friction: float) 
 def fresh_momentum(key: PRNGKey, position: Vector) -> Vector:
     """A whitened momentum: standard normal, whatever the mass."""
     return jax.random.normal(key, position.shape, position.dtype)
+
+
+def damping(friction: Any, rates: Any, time: Scalar) -> tuple[Any, Any]:
+    """Decay and spread of the exact solution of dy = -f y dt + N(0, 2 A dt) over `time`."""
+    decay = jnp.exp(-rates * time)
+    return decay, jnp.sqrt(-friction * jnp.expm1(-2 * rates * time) / rates)
 
 
 def is_runaway(path: Path) -> Flag:
@@ -74,3 +87,11 @@ def tell(
         information=kept(path.information),
     )
     return state, info
+
+
+def tell_thermostat(result: tuple[Any, Info]) -> tuple[Any, Info]:
+    """Adds the thermostat that was kept: of a matrix, its mean over directions."""
+    state, info = result
+    xi = state.thermostat
+    mean = xi if xi.ndim == 0 else jnp.trace(xi) / len(xi)
+    return state, info._replace(stats=info.stats | {"thermostat": mean})

@@ -5,15 +5,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
+from numpyro.distributions import constraints
 
 from momentem import datasets, metrics
+from momentem.masses import dense_mass
 from momentem.metrics import Metric
 from momentem.samplers import hmc_em
 from momentem.targets.control_variates import mode
 from momentem.targets.dataset import dataset
 from momentem.targets.density import Target
 from momentem.targets.minibatch import StochasticTarget
-from momentem.types import Partial
 
 __all__ = ["Problem", "classification", "gaussian", "synthetic"]
 
@@ -49,8 +51,6 @@ def _normal_metric(num: Any, theta: Any) -> Any:
 def gaussian(seed: int, num: int = 5000) -> Problem:
     """p(mu, tau | x) for `num` points of N(0, 1), with tau on the log scale; its moments in closed
     form."""
-    from numpyro.distributions import constraints
-
     x = np.random.default_rng(seed).normal(size=num)
     initial = {"mu": 0.0, "tau": 1.0}
     common = (_log_prior, _log_likelihood, x, initial, {"tau": constraints.positive})
@@ -104,20 +104,12 @@ def synthetic(seed: int) -> Problem:
 
 def _reference(target: Target, metric: Metric, seed: int, num_chains: int = 64) -> np.ndarray:
     """Draws of an exact sampler, from the mode on: 64 chains of 500, of which 100 are dropped."""
-    from momentem.masses import dense_mass
-
     centre = mode(target)
-    mass = dense_mass(jnp.linalg.inv(metric.matrix(centre)))
-    sampler = hmc_em(target, 0.35, 5, mass)
-    return np.asarray(_run_reference(sampler, jax.random.key(seed), centre, num_chains))
-
-
-def _run_reference(sampler: Any, key: Any, centre: Any, num_chains: int) -> np.ndarray:
-    init_key, run_key = jax.random.split(key)
+    sampler = hmc_em(target, 0.35, 5, dense_mass(jnp.linalg.inv(metric.matrix(centre))))
+    init_key, run_key = jax.random.split(jax.random.key(seed))
     state = sampler.init(init_key, jnp.tile(centre, (num_chains, 1)))
-    keys = jax.random.split(run_key, 500)
-    positions = _scan(sampler, state, keys)[100:]
-    return np.asarray(positions).reshape(-1, positions.shape[-1])
+    positions = np.asarray(_scan(sampler, state, jax.random.split(run_key, 500)))[100:]
+    return positions.reshape(-1, positions.shape[-1])
 
 
 @jax.jit

@@ -26,6 +26,7 @@ from rich.table import Table
 from momentem import datasets
 from momentem.reproduce.contenders import PAPERS, PLAIN, TUNED, Settings, contenders
 from momentem.reproduce.problems import Problem, classification, gaussian, synthetic
+from momentem.targets.density import Target
 from momentem.types import Sampler
 
 __all__ = ["TABLES", "reproduce"]
@@ -111,10 +112,10 @@ class Rows(NamedTuple):
     notes: list[str]
 
 
-def stack(trees: list[Any]) -> tuple[Any, Any]:
+def stack(samplers: list[Sampler]) -> tuple[Any, Any]:
     """Samplers of different data as one, and which of its leaves to map over: those that differ."""
-    leaves = [jax.tree.leaves(tree) for tree in trees]
-    structure = jax.tree.structure(trees[0])
+    leaves = [jax.tree.leaves(sampler) for sampler in samplers]
+    structure = jax.tree.structure(samplers[0])
 
     def is_shared(values: tuple) -> bool:
         return all(np.array_equal(np.asarray(value), np.asarray(values[0])) for value in values)
@@ -132,12 +133,11 @@ def draw(
     problems: list[Problem], samplers: list[Sampler], num_burn_in: int, num_draws: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws of one chain per problem, (problem, draw, parameter), and divergences of each."""
-    target, target_axes = stack([problem.target for problem in problems])
     sampler, axes = stack(samplers)
     keys = jax.random.split(jax.random.key(seed), len(problems))
     starts = jnp.stack([jnp.asarray(problem.start) for problem in problems])
 
-    def run(target: Any, sampler: Sampler, key: Any, start: Any) -> tuple[Any, Any]:
+    def run(sampler: Sampler, key: Any, start: Any) -> tuple[Any, Any]:
         init_key, run_key = jax.random.split(key)
         state = sampler.init(init_key, start[None])
 
@@ -149,13 +149,19 @@ def draw(
         _, (positions, diverging) = jax.lax.scan(
             lambda state, i: step(i, state), state, num_burn_in + jnp.arange(num_draws)
         )
-        parameters = jax.vmap(target.constrain)(positions)
-        columns = [leaf.reshape(num_draws, -1) for leaf in jax.tree.leaves(parameters)]
-        return jnp.concatenate(columns, axis=1), jnp.sum(diverging)
+        return positions, jnp.sum(diverging)
 
-    mapped = jax.jit(jax.vmap(run, in_axes=(target_axes, axes, 0, 0)))
-    draws, divergences = mapped(target, sampler, keys, starts)
-    return np.asarray(draws), np.asarray(divergences)
+    mapped = jax.jit(jax.vmap(run, in_axes=(axes, 0, 0)))
+    positions, divergences = mapped(sampler, keys, starts)
+    pairs = zip(problems, positions, strict=True)
+    draws = [_parameters(problem.target, each) for problem, each in pairs]
+    return np.stack(draws), np.asarray(divergences)
+
+
+def _parameters(target: Target, positions: Any) -> np.ndarray:
+    """Positions, (draw, D), as constrained parameters side by side."""
+    leaves = jax.tree.leaves(jax.vmap(target.constrain)(positions))
+    return np.concatenate([np.asarray(leaf).reshape(len(positions), -1) for leaf in leaves], axis=1)
 
 
 def judge(problem: Problem, draws: np.ndarray) -> dict[str, float]:
