@@ -14,7 +14,6 @@ Targets that must hold: kernel / bare <= 1.5, em / kernel <= 1.05, blackjax / sg
 """
 
 import sys
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,8 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import momentem as mt
-from momentem.reproduce.timing import interleaved, ratio
-from momentem.types import Static
+from momentem.reproduce.timing import bare, interleaved, iterate, ratio
 
 NUM_STEPS, NUM_ITERATIONS, ROUNDS, BATCH = 10, 300, 51, 100
 
@@ -47,33 +45,6 @@ def log_prior(w):
 def log_likelihood(w, datum):
     logit = datum[0] @ w
     return datum[1] * logit - jnp.logaddexp(0.0, logit)
-
-
-@partial(jax.jit, static_argnums=3)
-def bare(target, key, positions, num_iterations=NUM_ITERATIONS):
-    """Gradients alone: minibatches in bulk per iteration, as the kernels draw them."""
-
-    def iterate(i, positions):
-        keys = jax.random.split(jax.random.fold_in(key, i), len(positions))
-        batches = jax.vmap(lambda key: target.batches(key, Static(NUM_STEPS)))(keys)
-
-        def step(positions, batch):
-            gradients = jax.vmap(lambda b, x: target.noisy_gradient(b, x).gradient)(
-                batch, positions
-            )
-            return positions + 1e-12 * gradients, None
-
-        return jax.lax.scan(step, positions, jnp.swapaxes(batches, 0, 1))[0]
-
-    return jax.lax.fori_loop(0, num_iterations, iterate, positions)
-
-
-@partial(jax.jit, static_argnums=3)
-def run(sampler, key, state, num_iterations=NUM_ITERATIONS):
-    def iterate(i, state):
-        return sampler.step(jax.random.fold_in(key, i), state)[0]
-
-    return jax.lax.fori_loop(0, num_iterations, iterate, state)
 
 
 def blackjax_sgnht(data, step_size):
@@ -112,7 +83,7 @@ def contenders(dim, num_chains):
 
     def ours(sampler):
         state = sampler.init(key, positions)
-        return lambda: run(sampler, key, state)
+        return lambda: iterate(sampler, key, state, NUM_ITERATIONS)
 
     data = _data(20_000, dim)
     algorithm, go = blackjax_sgnht(data, 1e-6)
@@ -121,8 +92,8 @@ def contenders(dim, num_chains):
     )
     em = {"step_size": step_size, "mass": mass}
     return {
-        "bare": lambda: bare(target, key, positions),
-        "gather": lambda: bare(gathering, key, positions),
+        "bare": lambda: bare(target, key, positions, NUM_ITERATIONS, NUM_STEPS),
+        "gather": lambda: bare(gathering, key, positions, NUM_ITERATIONS, NUM_STEPS),
         "sghmc": ours(mt.fixed(mt.kernels.sghmc(target, NUM_STEPS), learnt)),
         "sghmc-em": ours(mt.sghmc_em(target, NUM_STEPS, **em)),
         "sgnht": ours(mt.fixed(mt.kernels.sgnht(target, NUM_STEPS), learnt)),
@@ -172,7 +143,9 @@ def rows_table():
         target = logistic(num_data, 15, dtype=np.float32)
         sampler = mt.sghmc(target, step_size=1e-5, num_steps=NUM_STEPS)
         state = sampler.init(key, jnp.zeros((4, 15), jnp.float32))
-        runs[f"{num_data:.0e}"] = lambda sampler=sampler, state=state: run(sampler, key, state)
+        runs[f"{num_data:.0e}"] = lambda sampler=sampler, state=state: iterate(
+            sampler, key, state, NUM_ITERATIONS
+        )
     seconds = interleaved(runs, ROUNDS)
     for name in runs:
         table.add_row(name, f"{ratio(seconds, name, '1e+04'):.2f}")
@@ -224,16 +197,16 @@ def network_ratios(batch_size):
     )
     positions = target.initial[None]
     step_size = jnp.array(1e-5, jnp.float32)
-    runs: dict[str, Any] = {"bare": lambda: bare(target, key, positions, 20)}
+    runs: dict[str, Any] = {"bare": lambda: bare(target, key, positions, 20, NUM_STEPS)}
     for kernel in (mt.kernels.sghmc, mt.kernels.sgnht):
         for mass in (diagonal, low_rank):
             sampler = mt.fixed(kernel(target, NUM_STEPS), mt.Learnt(mass, step_size))
             name = f"{kernel.__name__}, {type(mass).__name__}"
             state = sampler.init(key, positions)
-            runs[name] = lambda sampler=sampler, state=state: run(sampler, key, state, 20)
+            runs[name] = lambda sampler=sampler, state=state: iterate(sampler, key, state, 20)
     sampler = mt.sghmc_em(target, NUM_STEPS)
     state = sampler.init(key, positions)
-    runs["sghmc-em, DiagonalMass"] = lambda: run(sampler, key, state, 20)
+    runs["sghmc-em, DiagonalMass"] = lambda: iterate(sampler, key, state, 20)
     seconds = interleaved(runs, 11)
     return {name: ratio(seconds, name, "bare") for name in runs}
 

@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: as typed after `momentem`; None is those of the process.
     """
-    from momentem.reproduce import TABLES, reproduce
+    from momentem.reproduce.tables import TABLES, reproduce
 
     parser = argparse.ArgumentParser("momentem", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tables.add_argument(
         "--quick", action="store_true", help="three seeds and a tenth of the iterations"
     )
-    tables.add_argument("--out", metavar="DIR", help="write Markdown and CSV there")
+    tables.add_argument("--out", metavar="DIR", help="write Markdown, CSV and pictures there")
     tables.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)

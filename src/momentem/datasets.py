@@ -1,19 +1,54 @@
-"""Data of the paper's experiments, read from the folder that MOMENTEM_DATA names.
+"""Data of the paper's experiments: made, or the public originals, checked by their SHA-256.
 
     australian()              690 x 14, the Statlog Australian credit approvals
     heart()                   270 x 13, the Statlog heart disease data
     synthetic_logistic(seed)  two normals at [1, -1] and [-1, 1], made, not read
 
-The files are the UCI repository's own (CC BY 4.0, doi:10.24432/C59012 and doi:10.24432/C57303).
+A file is looked for in the folder that MOMENTEM_DATA names, then in the cache (MOMENTEM_CACHE, or
+the system's own), and is downloaded if it is in neither: never on import, of an archive the named
+member alone, and no more bytes than it should have. The UCI repository's files are CC BY 4.0
+(doi:10.24432/C59012 and doi:10.24432/C57303).
 """
 
 import os
+import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pooch
+import requests
 
-__all__ = ["Classification", "australian", "heart", "synthetic_logistic"]
+__all__ = ["Classification", "Original", "australian", "fetch", "heart", "synthetic_logistic"]
+
+
+CACHE = "MOMENTEM_CACHE"
+
+
+class Original(NamedTuple):
+    """A public file: a member of an archive, and what it must be."""
+
+    path: str  # below MOMENTEM_DATA, and below the cache
+    url: str  # of the archive
+    member: str
+    sha256: str  # of the member
+    most_bytes: int  # of archive and member
+
+
+AUSTRALIAN = Original(
+    "australian/australian.dat",
+    "https://archive.ics.uci.edu/static/public/143/statlog+australian+credit+approval.zip",
+    "australian.dat",
+    "3abe5af151afa50b999a9ba21cbc884e80d80a4050b716cf88b34a2e6ecb731c",
+    200_000,
+)
+HEART = Original(
+    "heart_statlog/heart.dat",
+    "https://archive.ics.uci.edu/static/public/145/statlog+heart.zip",
+    "heart.dat",
+    "f5f3b4204c285bafadd85cb735f38b47689f2be7047feb172dcbeab648110bf9",
+    200_000,
+)
 
 
 class Classification(NamedTuple):
@@ -29,38 +64,106 @@ class Classification(NamedTuple):
 
 def australian() -> Classification:
     """The Australian credit approvals, categories as numbers; A14 reaches 100,001."""
-    table = np.loadtxt(_found("australian/australian.dat"))
+    table = np.loadtxt(fetch(AUSTRALIAN))
     return Classification(table[:, :-1], table[:, -1])
 
 
 def heart() -> Classification:
     """The Statlog heart data; 1 is disease."""
-    table = np.loadtxt(_found("heart_statlog/heart.dat"))
+    table = np.loadtxt(fetch(HEART))
     return Classification(table[:, :-1], table[:, -1] - 1)
 
 
-def synthetic_logistic(num: int = 2000, seed: int = 0) -> Classification:
-    """Half the data from N([1, -1], I) and half from N([-1, 1], I), labels drawn with the weights
-    [1, -1].
+def synthetic_logistic(num: int = 2000, seed: int = 0, is_noisy: bool = True) -> Classification:
+    """Half the data from N([1, -1], I) and half from N([-1, 1], I), labels by the weights [1, -1].
 
     Args:
         num: of data.
         seed: of the draw.
+        is_noisy: labels are drawn with the logistic chances; False: the likelier label always.
     """
     rng = np.random.default_rng(seed)
     centres = np.where(np.arange(num)[:, None] % 2 == 0, [[1.0, -1.0]], [[-1.0, 1.0]])
     x = centres + rng.normal(size=(num, 2))
     chance = 1 / (1 + np.exp(-x @ np.array([1.0, -1.0])))
-    return Classification(x, (rng.uniform(size=num) < chance).astype(float))
+    threshold = rng.uniform(size=num) if is_noisy else 0.5
+    return Classification(x, (threshold < chance).astype(float))
 
 
-def _found(name: str) -> Path:
+def fetch(original: Original) -> Path:
+    """Where the file is, after downloading it if need be.
+
+    Args:
+        original: which file.
+    """
     folder = os.environ.get("MOMENTEM_DATA")
-    path = Path(folder or ".") / name
-    if not folder or not path.is_file():
-        where = f"it is not in {folder}" if folder else "the variable is not set"
-        raise FileNotFoundError(
-            f"{name} is looked for in the folder that MOMENTEM_DATA names, and {where}; download "
-            "it from the UCI repository (docs/guide.md says which file)"
+    if folder and (Path(folder) / original.path).is_file():
+        return _checked(Path(folder) / original.path, original)
+    path = Path(os.environ.get(CACHE) or pooch.os_cache("momentem")) / original.path
+    if not path.is_file():
+        _download(original, path)
+    return _checked(path, original)
+
+
+def _checked(path: Path, original: Original) -> Path:
+    found = pooch.file_hash(str(path), alg="sha256")
+    if found != original.sha256:
+        raise ValueError(
+            f"{path} must have the SHA-256 {original.sha256}, got {found}; delete it, or replace "
+            f"it by {original.member} of {original.url}"
         )
     return path
+
+
+def _download(original: Original, path: Path) -> None:
+    """The archive into the cache, its one member beside it, the archive away again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    capped: Any = _Capped(original.most_bytes)
+    try:
+        archive = pooch.retrieve(
+            original.url,
+            known_hash=None,  # archives are packed anew at times; the member's hash is what counts
+            fname=f"{path.name}.zip",
+            path=path.parent,
+            downloader=capped,
+        )
+    except (OSError, requests.RequestException) as error:
+        raise FileNotFoundError(
+            f"{original.path} is neither in the folder that MOMENTEM_DATA names nor in the cache, "
+            f"and {original.url} cannot be downloaded ({error}); put the file at "
+            f"{original.path} below a folder and set MOMENTEM_DATA to that folder"
+        ) from error
+    try:
+        with zipfile.ZipFile(archive) as members:
+            size = members.getinfo(original.member).file_size
+            if size > original.most_bytes:
+                raise ValueError(
+                    f"{original.member} of {original.url} must have at most "
+                    f"{original.most_bytes} bytes, got {size}; it is not the file it was"
+                )
+            content = members.read(original.member)
+    finally:
+        Path(archive).unlink()
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.replace(path)
+
+
+class _Capped:
+    """A downloader that stops at a size: what is larger is not the file it was."""
+
+    def __init__(self, most_bytes: int):
+        self.most_bytes = most_bytes
+
+    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
+        """As pooch calls it."""
+        del pooch
+        with (
+            requests.get(url, stream=True, timeout=30) as response,
+            open(output_file, "wb") as file,
+        ):
+            response.raise_for_status()
+            for chunk in response.iter_content(chunk_size=1 << 16):
+                file.write(chunk)
+                if file.tell() > self.most_bytes:
+                    raise OSError(f"more than {self.most_bytes} bytes")

@@ -31,6 +31,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from momentem.checks import check_between, check_count, check_instance, check_positive
+from momentem.em.rarely import rarely
 from momentem.masses import LowRankMass
 from momentem.types import Count, Info, Learnt, Mass, PRNGKey, Scalar, Vector
 
@@ -299,14 +300,12 @@ def _gap(rule: Growth, key: PRNGKey, ordinal: Count) -> Count:
 def _growing_observe(
     rule: Growth, test: TestFunction, key: PRNGKey, state: Subsamples, info: Info, learnt: Learnt
 ) -> Subsamples:
-    time = state.time + 1
+    state = state._replace(time=state.time + 1)
 
-    def gather() -> Subsamples:
+    def gather(state: Subsamples) -> Subsamples:
         features = jax.vmap(test.features, in_axes=(0, None))(info, learnt.mass)
         values = jax.vmap(test.evaluate, in_axes=(0, None))(features, learnt.mass)
-        return Subsamples(
-            size=state.size,
-            time=time,
+        return state._replace(
             ordinal=state.ordinal + 1,
             next_time=state.next_time + _gap(rule, key, state.ordinal + 1),
             num_samples=state.num_samples + len(values),
@@ -315,7 +314,7 @@ def _growing_observe(
             values_squared=state.values_squared + jnp.sum(values**2, axis=0),
         )
 
-    return jax.lax.cond(time == state.next_time, gather, lambda: state._replace(time=time))
+    return rarely(state.time == state.next_time, gather, state)
 
 
 def _growing_renew(

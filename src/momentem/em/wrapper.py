@@ -3,8 +3,8 @@
     E-step    every chain moves with the same (M, eps), until S draws, pooled over chains, are seen
     M-step    M_I <- (1 - kappa_k) M_I + kappa_k M_I_est; momenta are transported; S may grow
 
-The E-step counter is one number for the whole ensemble, so the M-step sits behind a `cond` whose
-predicate is not batched, and its O(D^3) is paid once per E-step. An estimate that is not positive
+The E-step counter is one number for the whole ensemble, and its O(D^3) M-step is paid once per
+E-step. An estimate that is not positive
 definite is refused, not repaired: the mass stays, and `is_refused` says so in the learning trace.
 """
 
@@ -18,6 +18,7 @@ from jaxtyping import Array
 from momentem.checks import check_instance, check_key, check_positive, is_traced
 from momentem.em.e_steps import EStep
 from momentem.em.m_steps import MStep
+from momentem.em.rarely import rarely
 from momentem.em.schedules import Schedule, polynomial
 from momentem.types import (
     Count,
@@ -289,23 +290,21 @@ def _em_step(
     statistic = m_step.update(state.statistic, info, state.learnt)
     watched = e_step.observe(observe_key, state.e_step, info, state.learnt)
 
-    def maximise() -> tuple[Any, Learnt, Any, dict[str, Array]]:
-        k = state.learning["num_m_steps"] + 1
-        dtype = state.learnt.step_size.dtype
-        rate = jnp.asarray(averaging(k.astype(dtype)), dtype)
-        estimate = m_step.estimate(statistic, state.learnt)
-        averaged = m_step.average(state.learnt, estimate, rate)
+    def maximise(carried: Any) -> Any:
+        chains, old, watched, learning = carried
+        k = learning["num_m_steps"] + 1
+        rate = jnp.asarray(averaging(k.astype(old.step_size.dtype)), old.step_size.dtype)
+        estimate = m_step.estimate(statistic, old)
+        averaged = m_step.average(old, estimate, rate)
         is_refused = ~(estimate.is_proper() & averaged.mass.is_proper())
-        learnt = jax.tree.map(
-            lambda new, old: jnp.where(is_refused, old, new), averaged, state.learnt
-        )
-        carried = jax.vmap(kernel.transport, in_axes=(0, None, None))(chains, state.learnt, learnt)
+        learnt = jax.tree.map(lambda new, old: jnp.where(is_refused, old, new), averaged, old)
+        chains = jax.vmap(kernel.transport, in_axes=(0, None, None))(chains, old, learnt)
         learning = _learning(k, watched.size, rate, learnt, is_refused)
-        return carried, learnt, e_step.renew(renew_key, watched, learnt), learning
+        return chains, learnt, e_step.renew(renew_key, watched, learnt), learning
 
     is_over = statistic.num_samples >= watched.size
-    chains, learnt, watched, learning = jax.lax.cond(
-        is_over, maximise, lambda: (chains, state.learnt, watched, state.learning)
+    chains, learnt, watched, learning = rarely(
+        is_over, maximise, (chains, state.learnt, watched, state.learning)
     )
     statistic = statistic._replace(num_samples=jnp.where(is_over, 0, statistic.num_samples))
     state = EMState(chains, learnt, statistic, watched, learning)

@@ -1,8 +1,8 @@
-"""The paper's ten samplers on one problem, and the same with M-steps that learn.
+"""The paper's ten samplers on one problem, and the same with M-steps of ours.
 
 Dynamics are the exact ones (docs/methods); the rows that carry the paper's names learn as the paper
 prints it: inverse second moment of the momenta, E-steps that grow by the printed interval, masses
-that start at the identity.
+that start at the identity. They share step size and friction with the sampler that they improve.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from momentem import kernels
 from momentem.em import e_steps, m_steps
-from momentem.em.schedules import polynomial
+from momentem.em.schedules import latest, polynomial
 from momentem.fixed_points import iterations
 from momentem.masses import DenseMass
 from momentem.reproduce.problems import Problem
@@ -30,7 +30,7 @@ from momentem.samplers import (
 )
 from momentem.types import Sampler
 
-__all__ = ["PAPERS", "PLAIN", "TUNED", "Settings", "contenders"]
+__all__ = ["NAMES", "PAPERS", "PLAIN", "TUNED", "Settings", "contender"]
 
 PAPERS = (
     "HMC",
@@ -46,33 +46,35 @@ PAPERS = (
 )
 PLAIN = {"HMC-EM": "HMC", "SGHMC-EM": "SGHMC", "SG-NPHMC-EM": "SG-NPHMC", "SGNHT-EM": "SGNHT"}
 TUNED = {name: f"{name}, {'fisher' if name == 'HMC-EM' else 'noise'}" for name in PLAIN}
+NAMES = (*PAPERS, *TUNED.values())
 
 
 class Settings(NamedTuple):
     """What the paper says, or what was chosen where it does not."""
 
+    step_sizes: dict[str, float]  # the Riemannian ones are in whitened time
+    frictions: dict[str, float]
     num_steps: int = 10
-    step_size: float = 1e-2  # of HMC
-    stochastic_step_size: float = 1e-4
-    whitened_step_size: float = 0.15  # of RHMC, and of HMC-EM with a mass that whitens
-    anchored_step_size: float = 0.05  # of SGR-NPHMC, in whitened time
-    friction: dict[str, float] = {"SGHMC": 10.0, "SGNHT": 1.0, "SG-NPHMC": 1.0, "SGR-NPHMC": 0.01}  # noqa: RUF012
     fixed_points: int = 1
     e_step: int = 300  # S_count
     nose_e_step: int = 200  # of SG-NPHMC-EM
+    whitened_step_size: float = 0.157  # of HMC-EM with the mass that whitens: pi / 2 in ten steps
+
+    def having(self, name: str, step_size: float, friction: float) -> "Settings":
+        """The same with another step size and friction for one sampler."""
+        return self._replace(
+            step_sizes=self.step_sizes | {name: step_size},
+            frictions=self.frictions | {name: friction},
+        )
 
 
-def _identity(problem: Problem) -> DenseMass:
-    return DenseMass.from_precision(jnp.diag(jnp.ones_like(problem.target.initial)))
-
-
-def contenders(problem: Problem, settings: Settings) -> dict[str, Sampler]:
-    """Samplers by name: the paper's ten, then those that learn by an M-step of ours."""
+def contender(name: str, problem: Problem, settings: Settings) -> Sampler:
+    """One of NAMES on a problem."""
     target, noisy, metric = problem.target, problem.noisy, problem.metric
-    L, eps, small = settings.num_steps, settings.step_size, settings.stochastic_step_size
-    A = settings.friction
+    L, eps, A = settings.num_steps, settings.step_sizes, settings.frictions
     implicit = iterations(settings.fixed_points)
-    identity = _identity(problem)
+    identity = DenseMass.from_precision(jnp.diag(jnp.ones_like(target.initial)))
+    heavy = DenseMass.from_precision(1e-4 * identity.precision)  # small steps at first
     printed = m_steps.momentum_printed()
 
     def learning(size: int, test: Any = None) -> dict[str, Any]:
@@ -83,33 +85,37 @@ def contenders(problem: Problem, settings: Settings) -> dict[str, Sampler]:
             "mass": identity,
         }
 
-    def em(kernel: Any, friction: float, **options: Any) -> Sampler:
-        return self_tuned(kernel, noisy, friction, step_size=small, **options)
+    def em(kernel: Any, plain: str, **options: Any) -> Sampler:
+        return self_tuned(
+            kernel(noisy, L, A[plain]), noisy, A[plain], step_size=eps[plain], **options
+        )
 
+    usual = learning(settings.e_step)
     nose = learning(settings.nose_e_step) | {"m_step": m_steps.with_thermostat(printed)}
     heated = learning(settings.e_step, e_steps.thermostatted())
-    anchored = settings.anchored_step_size
-    made = {
-        "HMC": hmc(target, eps, L, identity),
-        "HMC-EM": hmc_em(target, eps, L, **learning(settings.e_step)),
-        "RHMC": rhmc(target, metric, settings.whitened_step_size, L, implicit),
-        "SGHMC": sghmc(noisy, small, L, A["SGHMC"], identity),
-        "SGHMC-EM": em(
-            kernels.sghmc(noisy, L, A["SGHMC"]), A["SGHMC"], **learning(settings.e_step)
+    makers = {
+        "HMC": lambda: hmc(target, eps["HMC"], L, identity),
+        "HMC-EM": lambda: hmc_em(target, eps["HMC"], L, **usual),
+        "HMC-EM, fisher": lambda: hmc_em(
+            target,
+            settings.whitened_step_size,
+            L,
+            heavy,
+            e_step=e_steps.geometric(100),
+            averaging=latest(),
         ),
-        "SG-NPHMC": sg_nphmc(noisy, small, L, A["SG-NPHMC"], identity),
-        "SG-NPHMC-EM": em(kernels.sg_nphmc(noisy, L, A["SG-NPHMC"]), A["SG-NPHMC"], **nose),
-        "SGR-NPHMC": sgr_nphmc(noisy, metric, anchored, L, A["SGR-NPHMC"], fixed_point=implicit),
-        "SGNHT": sgnht(noisy, small, L, A["SGNHT"], identity),
-        "SGNHT-EM": em(kernels.sgnht(noisy, L, A["SGNHT"]), A["SGNHT"], **heated),
+        "RHMC": lambda: rhmc(target, metric, eps["RHMC"], L, implicit),
+        "SGHMC": lambda: sghmc(noisy, eps["SGHMC"], L, A["SGHMC"], identity),
+        "SGHMC-EM": lambda: em(kernels.sghmc, "SGHMC", **usual),
+        "SGHMC-EM, noise": lambda: sghmc_em(noisy, L),
+        "SG-NPHMC": lambda: sg_nphmc(noisy, eps["SG-NPHMC"], L, A["SG-NPHMC"], identity),
+        "SG-NPHMC-EM": lambda: em(kernels.sg_nphmc, "SG-NPHMC", **nose),
+        "SG-NPHMC-EM, noise": lambda: sg_nphmc_em(noisy, L),
+        "SGR-NPHMC": lambda: sgr_nphmc(
+            noisy, metric, eps["SGR-NPHMC"], L, A["SGR-NPHMC"], fixed_point=implicit
+        ),
+        "SGNHT": lambda: sgnht(noisy, eps["SGNHT"], L, A["SGNHT"], identity),
+        "SGNHT-EM": lambda: em(kernels.sgnht, "SGNHT", **heated),
+        "SGNHT-EM, noise": lambda: sgnht_em(noisy, L),
     }
-    heavy = DenseMass.from_precision(
-        1e-4 * identity.precision
-    )  # smaller steps than HMC's, at first
-    tuned = {
-        "HMC-EM": hmc_em(target, settings.whitened_step_size, L, heavy),
-        "SGHMC-EM": sghmc_em(noisy, L),
-        "SG-NPHMC-EM": sg_nphmc_em(noisy, L),
-        "SGNHT-EM": sgnht_em(noisy, L),
-    }
-    return made | {TUNED[name]: sampler for name, sampler in tuned.items()}
+    return makers[name]()

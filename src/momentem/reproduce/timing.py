@@ -6,9 +6,15 @@ Machines are noisy: only a ratio between contenders of the same round means anyt
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+from momentem.types import Sampler, Static
+
+__all__ = ["bare", "interleaved", "iterate", "ratio"]
 
 
 def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -29,3 +35,31 @@ def ratio(seconds: dict[str, list[float]], over: str, under: str) -> float:
     """The median over rounds of one contender's time over another's."""
     pairs = zip(seconds[over], seconds[under], strict=True)
     return statistics.median(a / b for a, b in pairs)
+
+
+@jax.jit
+def iterate(sampler: Sampler, key: Any, state: Any, num_iterations: Any) -> Any:
+    """A compiled loop of a sampler's steps that keeps nothing but the last state."""
+
+    def step(i: Any, state: Any) -> Any:
+        return sampler.step(jax.random.fold_in(key, i), state)[0]
+
+    return jax.lax.fori_loop(0, num_iterations, step, state)
+
+
+@partial(jax.jit, static_argnames="num_steps")
+def bare(target: Any, key: Any, positions: Any, num_iterations: Any, num_steps: int) -> Any:
+    """A compiled loop of nothing but minibatch gradients, batches in bulk per iteration, as the
+    kernels draw them."""
+
+    def step(i: Any, positions: Any) -> Any:
+        keys = jax.random.split(jax.random.fold_in(key, i), len(positions))
+        batches = jax.vmap(lambda key: target.batches(key, Static(num_steps)))(keys)
+
+        def descend(positions: Any, batch: Any) -> tuple[Any, None]:
+            estimates = jax.vmap(target.noisy_gradient)(batch, positions)
+            return positions + 1e-12 * estimates.gradient, None
+
+        return jax.lax.scan(descend, positions, jnp.swapaxes(batches, 0, 1))[0]
+
+    return jax.lax.fori_loop(0, num_iterations, step, positions)
