@@ -26,7 +26,7 @@ def few(monkeypatch):
     )
 
 
-_two = tables.Effort(num_seeds=2, shorter=1, rounds=1, is_complete=False)
+_two = tables.Effort(num_seeds=2, shorter=1, rounds=1)
 
 
 def test_all_ten_and_the_learnt_ones():

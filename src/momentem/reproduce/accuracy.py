@@ -35,6 +35,7 @@ class Experiment(NamedTuple):
     grids: dict[str, tuple[float, ...]]  # frictions to choose from with a step size, by sampler
     num_burn_in: int
     num_draws: int
+    most_seeds: int = 10
     parameters: tuple[str, ...] = ()  # that have generating values
     paper: dict[str, tuple[float, ...]] = {}  # noqa: RUF012  RMSEs and milliseconds, as printed
 
@@ -130,8 +131,9 @@ def _circumstances(experiment: Experiment, found: Found, seed: int) -> list[str]
     notes[-1] += f"; {settings.num_steps} leapfrogs, {settings.fixed_points} fixed-point iterations"
     if experiment.grids:
         notes[-1] += (
-            f". Of {', '.join(experiment.grids)} the step size is the best of {STEP_SIZES}, and "
-            f"where the paper has a grid the friction the best of {FRICTIONS}, on other data"
+            f". Of {', '.join(experiment.grids)} the step size is, in a pilot run of its own, the "
+            f"best of {STEP_SIZES}, and where the paper has a grid the friction the best of "
+            f"{FRICTIONS}"
         )
     notes[-1] += "."
     if experiment.parameters:

@@ -9,12 +9,13 @@ from momentem.reproduce.accuracy import Experiment, Found
 from momentem.reproduce.contenders import PLAIN, TUNED
 from momentem.reproduce.reports import Report
 
-__all__ = ["accuracy_picture", "speed_picture"]
+__all__ = ["accuracy_picture", "new_figure", "saved", "speed_picture"]
 
 COLOURS = {"plain": "0.6", "printed": "C1", "tuned": "C0"}
 
 
-def _figure(**options: Any) -> Any:
+def new_figure(**options: Any) -> Any:
+    """A figure that draws to files alone."""
     try:
         from matplotlib.figure import Figure  # not pyplot, which keeps global state
     except ImportError as error:
@@ -30,7 +31,7 @@ def accuracy_picture(experiment: Experiment, found: Found, folder: Path) -> Path
         found: what it found.
         folder: to write to.
     """
-    figure = _figure(figsize=(16, 2.6 * len(PLAIN)))
+    figure = new_figure(figsize=(16, 2.6 * len(PLAIN)))
     axes = figure.subplots(len(PLAIN), 4, squeeze=False)
     problem = found.problems[0]
     for row, (learnt, plain) in zip(axes, PLAIN.items(), strict=True):
@@ -62,7 +63,7 @@ def accuracy_picture(experiment: Experiment, found: Found, folder: Path) -> Path
     for axis in axes[-1]:
         axis.set_xlabel("iteration")
     figure.suptitle(f"{experiment.title} (band: posterior mean ± 2 sd)")
-    return _saved(figure, folder / f"{experiment.name}.png")
+    return saved(figure, folder / f"{experiment.name}.png")
 
 
 def speed_picture(report: Report, folder: Path) -> Path:
@@ -73,7 +74,7 @@ def speed_picture(report: Report, folder: Path) -> Path:
         folder: to write to.
     """
     titles = [name.removesuffix(", ms") for name in report.header if name.endswith(", ms")]
-    figure = _figure(figsize=(5 * len(titles), 4.5))
+    figure = new_figure(figsize=(5 * len(titles), 4.5))
     axes = figure.subplots(1, len(titles), sharey=True)
     names = [row[0] for row in report.rows]
     places = np.arange(len(names))
@@ -85,10 +86,11 @@ def speed_picture(report: Report, folder: Path) -> Path:
         axis.set_yticks(places, names)
     axes[0].invert_yaxis()
     axes[0].legend()
-    return _saved(figure, folder / f"{report.name}.png")
+    return saved(figure, folder / f"{report.name}.png")
 
 
-def _saved(figure: Any, path: Path) -> Path:
+def saved(figure: Any, path: Path) -> Path:
+    """Writes a figure, and says where."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     return path

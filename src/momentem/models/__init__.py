@@ -1,0 +1,1 @@
+"""Models whose posteriors come ready to sample."""
