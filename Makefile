@@ -21,7 +21,7 @@ validate: $(READY)  ## the long statistical checks
 	$(BIN)/python -m pytest -n 2 -m validate
 
 bench: $(READY)  ## every benchmark, one after the other
-	for script in hmc_overhead mass_learning stochastic_overhead stochastic_headline riemannian; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+	for script in hmc_overhead mass_learning stochastic_overhead stochastic_headline riemannian topics_scale; do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 reproduce: $(READY)  ## the paper's tables, in full, into tables/
 	$(BIN)/momentem reproduce all --out tables

@@ -415,3 +415,9 @@ def test_tables_must_be_made_corpora_first(without_jaxtyping, call):
     with pytest.raises(TypeError, match=r"(?s)corpus must be a Corpus, got .* make one"):
         call(TABLE)
     assert not Path("never made").exists()
+
+
+def test_frequencies_of_words():
+    np.testing.assert_array_equal(
+        corpus([[2, 0, 1], [0, 0, 0], [1, 3, 0]]).frequencies(), [3, 3, 1]
+    )

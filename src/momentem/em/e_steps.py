@@ -302,7 +302,7 @@ def _growing_observe(
 ) -> Subsamples:
     state = state._replace(time=state.time + 1)
 
-    def gather(state: Subsamples) -> Subsamples:
+    def gather(key: PRNGKey, state: Subsamples) -> Subsamples:
         features = jax.vmap(test.features, in_axes=(0, None))(info, learnt.mass)
         values = jax.vmap(test.evaluate, in_axes=(0, None))(features, learnt.mass)
         return state._replace(
@@ -314,7 +314,7 @@ def _growing_observe(
             values_squared=state.values_squared + jnp.sum(values**2, axis=0),
         )
 
-    return rarely(state.time == state.next_time, gather, state)
+    return rarely(state.time == state.next_time, gather, key, state)
 
 
 def _growing_renew(

@@ -290,7 +290,7 @@ def _em_step(
     statistic = m_step.update(state.statistic, info, state.learnt)
     watched = e_step.observe(observe_key, state.e_step, info, state.learnt)
 
-    def maximise(carried: Any) -> Any:
+    def maximise(key: PRNGKey, carried: Any) -> Any:
         chains, old, watched, learning = carried
         k = learning["num_m_steps"] + 1
         rate = jnp.asarray(averaging(k.astype(old.step_size.dtype)), old.step_size.dtype)
@@ -300,11 +300,11 @@ def _em_step(
         learnt = jax.tree.map(lambda new, old: jnp.where(is_refused, old, new), averaged, old)
         chains = jax.vmap(kernel.transport, in_axes=(0, None, None))(chains, old, learnt)
         learning = _learning(k, watched.size, rate, learnt, is_refused)
-        return chains, learnt, e_step.renew(renew_key, watched, learnt), learning
+        return chains, learnt, e_step.renew(key, watched, learnt), learning
 
     is_over = statistic.num_samples >= watched.size
     chains, learnt, watched, learning = rarely(
-        is_over, maximise, (chains, state.learnt, watched, state.learning)
+        is_over, maximise, renew_key, (chains, state.learnt, watched, state.learning)
     )
     statistic = statistic._replace(num_samples=jnp.where(is_over, 0, statistic.num_samples))
     state = EMState(chains, learnt, statistic, watched, learning)

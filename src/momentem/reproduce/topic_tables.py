@@ -137,8 +137,7 @@ def _table(name: str, length: Length, seed: int, folder: Path | None) -> Report:
 def _fit(
     name: str, train: Corpus, observed: Corpus, held_out: Corpus, length: Length, seed: int
 ) -> Fit:
-    frequencies = np.bincount(train.words, train.counts, train.num_words)
-    shape = model(train.num_words, 100, frequencies=frequencies)
+    shape = model(train.num_words, 100, frequencies=train.frequencies())
     return fit(
         shape,
         train,
@@ -198,7 +197,7 @@ def _nmf(train: Corpus, observed: Corpus, held_out: Corpus) -> tuple[str, str]:
     nmf.fit(train.to_csr().astype(np.float32))
     scale = nmf.components_.sum(axis=1, keepdims=True)
     shares = nmf.transform(observed.to_csr().astype(np.float32)) * scale.T + 1e-6
-    unigram = np.bincount(train.words, train.counts, train.num_words)
+    unigram = train.frequencies()
     topics = 0.95 * nmf.components_ / scale + 0.05 * unigram / unigram.sum()
     return _predicted(shares / shares.sum(axis=1, keepdims=True), topics, held_out), ""
 

@@ -119,7 +119,7 @@ def _print(run: TopicRun, num: int, corpus: Any) -> None:
         print(f"perplexity {run.trace['single'][-1]:.1f}, of the average {averages[-1]:.1f}")
 
 
-def _word(run: TopicRun, v: int) -> str:
+def _word(run: TopicRun, v: Any) -> str:
     return str(v) if run.vocabulary is None else run.vocabulary[v]
 
 

@@ -94,6 +94,14 @@ class Corpus(NamedTuple):
             starts=offsets(lengths), words=self.words[entries], counts=self.counts[entries]
         )
 
+    def frequencies(self) -> np.ndarray:
+        """How often each word occurs, (V,); in blocks, for the arrays may be larger than memory."""
+        total = np.zeros(self.num_words)
+        for first in range(0, len(self.words), 1_000_000):
+            block = slice(first, first + 1_000_000)
+            total += np.bincount(self.words[block], self.counts[block], self.num_words)
+        return total
+
     def to_csr(self) -> Any:
         """As a `scipy.sparse.csr_array` of int64, so that its products cannot overflow."""
         return imported("scipy.sparse").csr_array(

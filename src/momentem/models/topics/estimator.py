@@ -74,12 +74,11 @@ class TopicModel:
         if num_full < 2:
             raise ValueError(f"X must have at least 2 documents with words, got {num_full}")
         batch_size = self.batch_size or min(100, num_full // 2 * 2)
-        frequencies = np.bincount(train.words, train.counts, train.num_words)
         shape = model(
             train.num_words,
             self.num_topics,
             topic_shape=self.topic_shape,
-            frequencies=frequencies,
+            frequencies=train.frequencies(),
         )
         found = fit(
             shape,

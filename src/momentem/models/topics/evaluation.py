@@ -144,7 +144,7 @@ def perplexity(
 
 def unigram_perplexity(train: Corpus, held_out: Corpus) -> float:
     """Of the training words' frequencies (with one word added to each), the baseline."""
-    frequencies = np.bincount(train.words, train.counts, train.num_words) + 1
+    frequencies = train.frequencies() + 1
     logs = np.log(frequencies / frequencies.sum())
     return float(np.exp(-np.sum(held_out.counts * logs[held_out.words]) / held_out.num_tokens))
 

@@ -51,12 +51,12 @@ def start(model: Model, train: Corpus, rng: np.random.Generator) -> Vector:
         rng: which documents.
     """
     V, K = model.num_words.value, model.num_topics.value
-    unigram = np.bincount(train.words, train.counts, V) + 0.5
+    unigram = train.frequencies() + 0.5
     unigram = unigram / unigram.sum()
     topics = np.empty((V, K))
     for k in range(K):
         some = train.take(rng.integers(train.num_documents, size=min(5, train.num_documents)))
-        own = np.bincount(some.words, some.counts, V) + unigram
+        own = some.frequencies() + unigram
         topics[:, k] = 0.3 * own / own.sum() + 0.7 * unigram
     scale = float(model.topic_shape) * V  # E[sum_v gamma_vk]
     weights = np.full(K, np.log(0.05))
@@ -167,7 +167,10 @@ class _Feed:
     def __init__(
         self, train: Corpus, batch_size: int, num_steps: int, chunk: int, rng: Any, dtype: Any
     ):
-        self.train, self.layers, self.rng = train, strata(train, batch_size // 2), rng
+        num = batch_size // 2
+        # every width is a program of its own: few documents are not worth many
+        self.train, self.rng = train, rng
+        self.layers = strata(train, num, num_widths=max(1, min(9, num // 5)))
         self.shape = (chunk, num_steps, 2)
         first = self._draw()
         self.weights = [jnp.asarray(each.weights, dtype) for each in first]
