@@ -52,13 +52,10 @@ SAMPLERS = {
     "hmc": lambda target: mt.hmc(target, step_size=0.1, num_steps=3),
     "hmc-em": lambda target: mt.hmc_em(target, 0.1, 3, e_step=mt.e_steps.growing(9)),
     "hmc-em forever": lambda target: mt.forever(
-        mt.hmc_em(target, 0.1, 3, e_step=mt.e_steps.growing(9))
+        mt.hmc_em(target, 0.1, 3, e_step=mt.e_steps.constant(9))
     ),
     "hmc-em low rank": lambda target: mt.hmc_em(
         target, 0.1, 3, low_rank(target), mt.m_steps.fisher_low_rank(8), mt.e_steps.constant(9)
-    ),
-    "hmc-em printed growth": lambda target: mt.hmc_em(
-        target, 0.1, 3, e_step=mt.e_steps.growing_printed(9)
     ),
 }
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from momentem.models.topics.corpus import Corpus
 from momentem.models.topics.local import collapsed_field
+from momentem.models.topics.minibatches import padded
 
 __all__ = ["Perplexity", "active_topics", "coherence", "fold_in", "perplexity", "top_words"]
 
@@ -32,24 +33,18 @@ class Padded(NamedTuple):
     counts: np.ndarray  # 0 where there is none
 
 
-def padded(corpus: Corpus, block: int = BLOCK) -> list[Padded]:
+def in_blocks(corpus: Corpus, block: int = BLOCK) -> list[Padded]:
     """All documents, in blocks by length; widths and heights are few, so that few programs are
     compiled."""
-    lengths = np.diff(np.asarray(corpus.starts))
+    lengths = corpus.lengths()
     order = np.argsort(lengths, kind="stable")
     blocks = []
     for first in range(0, len(order), block):
         documents = order[first : first + block]
         width = _rounded(max(1, int(lengths[documents].max(initial=1))))
-        columns = np.arange(width)
-        inside = columns < lengths[documents][:, None]
-        places = np.asarray(corpus.starts)[documents][:, None] + columns
-        places = np.where(inside, places, 0)
         words = np.zeros((block, width), np.int32)
         counts = np.zeros((block, width), np.float32)
-        if len(corpus.words):
-            words[: len(documents)] = np.where(inside, corpus.words[places], 0)
-            counts[: len(documents)] = np.where(inside, corpus.counts[places], 0)
+        words[: len(documents)], counts[: len(documents)] = padded(corpus, documents, width)
         blocks.append(Padded(documents, words, counts))
     return blocks
 
@@ -85,7 +80,7 @@ def fold_in(phi: Any, weights: Any, corpus: Corpus) -> np.ndarray:
     _check_vocabulary(phi, corpus)
     phi, weights = jnp.asarray(phi, np.float32), jnp.asarray(weights, np.float32)
     loads = np.empty((corpus.num_documents, phi.shape[1]), np.float32)
-    for block in padded(corpus):
+    for block in in_blocks(corpus):
         found = _fold_in(phi, weights, block.words, block.counts)
         loads[block.documents] = np.asarray(found)[: len(block.documents)]
     return loads
@@ -100,7 +95,7 @@ class Perplexity:
                 "observed and held_out must be of the same documents, got "
                 f"{observed.num_documents} and {held_out.num_documents}; use split_words"
             )
-        self.observed, self.held_out = observed, padded(held_out)
+        self.observed, self.held_out = observed, in_blocks(held_out)
         self.sums = [np.zeros(block.words.shape) for block in self.held_out]
         self.totals = np.zeros(observed.num_documents)
         self.num_tokens = held_out.num_tokens

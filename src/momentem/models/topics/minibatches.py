@@ -92,13 +92,17 @@ def draw(
     drawn = rng.integers(0, strata.sizes, size=(*shape, len(strata.sizes)))
     documents = strata.order[strata.edges[:-1] + drawn]
     return tuple(
-        _padded(corpus, documents[..., is_in], int(width), strata.sizes[is_in].astype(np.float64))
+        Rows(
+            *padded(corpus, documents[..., is_in], int(width)),
+            strata.sizes[is_in].astype(np.float64),
+        )
         for width in np.unique(strata.widths)
         for is_in in [strata.widths == width]
     )
 
 
-def _padded(corpus: Corpus, documents: np.ndarray, width: int, weights: np.ndarray) -> Rows:
+def padded(corpus: Corpus, documents: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Words and counts of documents, (*documents, width), both 0 where there is no word."""
     firsts = corpus.starts[documents]
     lengths = corpus.starts[documents + 1] - firsts
     entries = ranges(firsts.ravel(), lengths.ravel())
@@ -107,7 +111,7 @@ def _padded(corpus: Corpus, documents: np.ndarray, width: int, weights: np.ndarr
     counts = np.zeros(is_real.shape, corpus.counts.dtype)
     words[is_real] = corpus.words[entries]
     counts[is_real] = corpus.counts[entries]
-    return Rows(words, counts, weights)
+    return words, counts
 
 
 def _widths(longest: np.ndarray, sizes: np.ndarray, num_widths: int) -> np.ndarray:
