@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import momentem as mt
-from momentem.reproduce.timing import interleaved, ratio
+from momentem.reproduce.timing import interleaved, iterate, ratio
 
 NUM_CHAINS, NUM_STEPS, NUM_ITERATIONS, ROUNDS = 4, 10, 200, 15
 
@@ -83,10 +83,6 @@ def contenders(target, step_size):
         return jax.lax.fori_loop(0, NUM_ITERATIONS * NUM_STEPS, step, start)
 
     @jax.jit
-    def run(sampler, state):
-        return loop(lambda key, state: sampler.step(key, state)[0], state, key)
-
-    @jax.jit
     def run_blackjax(target, state):
         kernel = blackjax.hmc(
             target.logdensity,
@@ -99,7 +95,7 @@ def contenders(target, step_size):
 
     def ours(sampler):
         state = sampler.init(key, positions)
-        return lambda: run(sampler, state)
+        return lambda: iterate(sampler, key, state, NUM_ITERATIONS)
 
     em = {"step_size": step_size, "num_steps": NUM_STEPS, "mass": mass}
     peer = jax.vmap(lambda x: blackjax.hmc.init(x, target.logdensity))(positions)

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-CACHE = "MOMENTEM_CACHE"
+DATA, CACHE = "MOMENTEM_DATA", "MOMENTEM_CACHE"
 
 
 class Original(NamedTuple):
@@ -139,14 +139,14 @@ def reuters() -> SplitCorpus:
 
 
 def _split_corpus(name: str, mask: str) -> SplitCorpus:
-    folder = os.environ.get("MOMENTEM_DATA")
-    path = Path(folder or ".") / f"{name}.npz"
-    if not folder or not path.is_file():
+    path = _given(f"{name}.npz")
+    if path is None:
         raise FileNotFoundError(
-            f"{name}.npz must be in the folder that MOMENTEM_DATA names, "
-            f"got {folder or 'no such variable'}; it is a prepared file that cannot be downloaded"
+            f"{name}.npz must be in the folder that MOMENTEM_DATA names, got "
+            f"{os.environ.get(DATA) or 'no such variable'}; it is a prepared file that cannot be "
+            "downloaded"
         )
-    _checked(path, Original(f"{name}.npz", "", path.name, CORPORA[name], path.stat().st_size))
+    _check(path, CORPORA[name], "the prepared file")
     words = path.with_suffix(".vocab.txt")
     whole = read_npz(path, words if words.is_file() else None)
     with np.load(path, allow_pickle=False) as arrays:
@@ -160,23 +160,29 @@ def fetch(original: Original) -> Path:
     Args:
         original: which file.
     """
-    folder = os.environ.get("MOMENTEM_DATA")
-    if folder and (Path(folder) / original.path).is_file():
-        return _checked(Path(folder) / original.path, original)
-    path = Path(os.environ.get(CACHE) or pooch.os_cache("momentem")) / original.path
-    if not path.is_file():
-        _download(original, path)
-    return _checked(path, original)
-
-
-def _checked(path: Path, original: Original) -> Path:
-    found = pooch.file_hash(str(path), alg="sha256")
-    if found != original.sha256:
-        raise ValueError(
-            f"{path} must have the SHA-256 {original.sha256}, got {found}; delete it, or replace "
-            f"it by {original.member} of {original.url}"
-        )
+    path = _given(original.path)
+    if path is None:
+        path = Path(os.environ.get(CACHE) or pooch.os_cache("momentem")) / original.path
+        if not path.is_file():
+            _download(original, path)
+    _check(path, original.sha256, f"{original.member} of {original.url}")
     return path
+
+
+def _given(name: str) -> Path | None:
+    """The file below MOMENTEM_DATA, if it is there."""
+    folder = os.environ.get(DATA)
+    path = Path(folder or ".") / name
+    return path if folder and path.is_file() else None
+
+
+def _check(path: Path, sha256: str, original: str) -> None:
+    found = pooch.file_hash(str(path), alg="sha256")
+    if found != sha256:
+        raise ValueError(
+            f"{path} must have the SHA-256 {sha256}, got {found}; delete it, or replace it by "
+            f"{original}"
+        )
 
 
 def _download(original: Original, path: Path) -> None:

@@ -1,26 +1,17 @@
 """Traces, running RMSE, learnt mass and E-step size of every pair, and times as bars."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from momentem.figures import new_figure, saved
 from momentem.reproduce.accuracy import Experiment, Found
 from momentem.reproduce.contenders import PLAIN, TUNED
 from momentem.reproduce.reports import Report
 
-__all__ = ["accuracy_picture", "new_figure", "saved", "speed_picture"]
+__all__ = ["accuracy_picture", "speed_picture"]
 
 COLOURS = {"plain": "0.6", "printed": "C1", "tuned": "C0"}
-
-
-def new_figure(**options: Any) -> Any:
-    """A figure that draws to files alone."""
-    try:
-        from matplotlib.figure import Figure  # not pyplot, which keeps global state
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib; install momentem[plots]") from error
-    return Figure(layout="constrained", **options)
 
 
 def accuracy_picture(experiment: Experiment, found: Found, folder: Path) -> Path:
@@ -87,10 +78,3 @@ def speed_picture(report: Report, folder: Path) -> Path:
     axes[0].invert_yaxis()
     axes[0].legend()
     return saved(figure, folder / f"{report.name}.png")
-
-
-def saved(figure: Any, path: Path) -> Path:
-    """Writes a figure, and says where."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    return path

@@ -13,12 +13,12 @@ import numpy as np
 
 from momentem import datasets
 from momentem.datasets import SplitCorpus
+from momentem.figures import new_figure, saved
 from momentem.models.topics.corpus import Corpus, split_words
 from momentem.models.topics.evaluation import Perplexity, unigram_perplexity
 from momentem.models.topics.fit import Fit, fit
 from momentem.models.topics.model import model
 from momentem.models.topics.recipes import RECIPES, recipe
-from momentem.reproduce.pictures import new_figure, saved
 from momentem.reproduce.reports import Report, with_error
 
 __all__ = ["figure1", "table4"]
@@ -121,7 +121,7 @@ def _table(name: str, length: Length, seed: int, folder: Path | None) -> Report:
     notes = [
         f"{train.num_documents:,} documents to learn from, {test.num_documents:,} to predict, "
         f"{train.num_words:,} words, K = 100; perplexity of 20 % of each test document's tokens "
-        "given the others, folded in by the posterior mean of the mean field.",
+        "given the others, folded in by the posterior mean of their loads.",
         f"{length.num_burn_in:,} iterations of burn-in and {length.num_draws:,} after, of ten "
         f"minibatches of 100 documents each; average over samples {length.stride} apart; "
         f"{length.num_seeds} seeds from {seed} on, ± standard error.",

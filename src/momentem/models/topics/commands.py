@@ -10,8 +10,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from momentem.figures import new_figure, saved
 from momentem.models.topics import runs
-from momentem.models.topics.corpus import split_documents, split_words
+from momentem.models.topics.corpus import known_words, split_documents, split_words
 from momentem.models.topics.estimator import TopicModel, shares
 from momentem.models.topics.evaluation import Perplexity, active_topics, coherence, top_words
 from momentem.models.topics.readers import encode, read
@@ -58,12 +59,7 @@ def add_parser(commands: Any) -> None:
 def _fit(given: argparse.Namespace) -> None:
     found = read(given.corpus)
     if given.vocabulary:
-        words = Path(given.vocabulary).read_text(encoding="utf-8").split()
-        if len(words) != found.num_words:
-            raise ValueError(
-                f"--vocabulary must have {found.num_words} words, as the corpus, got {len(words)}"
-            )
-        found = found._replace(vocabulary=tuple(words))
+        found = found._replace(vocabulary=known_words(given.vocabulary, found.num_words))
     measure, train = None, found
     if given.held_out:
         train, test = split_documents(found, 1 - given.held_out)
@@ -127,12 +123,7 @@ def _transform(given: argparse.Namespace) -> None:
     run = runs.load(given.folder)
     path = Path(given.documents)
     if run.vocabulary is not None and (path.is_dir() or path.suffix == ".txt"):
-        texts = (
-            [each.read_text(encoding="utf-8") for each in sorted(path.glob("*.txt"))]
-            if path.is_dir()
-            else path.read_text(encoding="utf-8").splitlines()
-        )
-        documents, num_outside = encode(texts, run.vocabulary)
+        documents, num_outside = encode(path, run.vocabulary)
         print(f"{num_outside} words are outside the vocabulary", file=sys.stderr)
     else:
         documents = read(given.documents)
@@ -151,11 +142,10 @@ def _transform(given: argparse.Namespace) -> None:
 def _picture(run: TopicRun, folder: Path) -> None:
     """Perplexity over iterations and seconds, and the weights of topics."""
     try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print("no picture: it needs matplotlib; install momentem[plots]", file=sys.stderr)
+        figure = new_figure(figsize=(13, 3.5))
+    except ImportError as error:
+        print(f"no picture: {error}", file=sys.stderr)
         return
-    figure = Figure(figsize=(13, 3.5), layout="constrained")
     axes = figure.subplots(1, 3)
     for axis, name in zip(axes, ("iteration", "seconds"), strict=False):
         axis.plot(run.trace[name], run.trace["single"], "o-", label="one sample")
@@ -170,4 +160,4 @@ def _picture(run: TopicRun, folder: Path) -> None:
         fmt=".",
     )
     axes[2].set(xlabel="topic", ylabel="weight r", yscale="log")
-    figure.savefig(folder / "perplexity.png", dpi=100)
+    saved(figure, folder / "perplexity.png")

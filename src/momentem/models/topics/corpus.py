@@ -181,7 +181,7 @@ def load(folder: AnyPath) -> Corpus:
     check_starts(starts, meta["num_documents"], meta["num_entries"], str(folder / "starts.npy"))
     vocabulary = folder / "vocabulary.txt" if meta["has_vocabulary"] else None
     num_words = meta["num_words"]
-    return Corpus(starts, words, counts, _vocabulary(vocabulary, num_words), num_words)
+    return Corpus(starts, words, counts, known_words(vocabulary, num_words), num_words)
 
 
 def split_documents(corpus: Corpus, share: float = 0.6) -> tuple[Corpus, Corpus]:
@@ -253,7 +253,7 @@ def from_rows(
     """A corpus from rows of right starts and words: checks values, sorts, adds up, drops zeros."""
     if num_words > LARGEST:
         raise ValueError(f"{name} must have at most {LARGEST} words, got {num_words}")
-    known = _vocabulary(vocabulary, num_words)
+    known = known_words(vocabulary, num_words)
     _check_values(starts, words, values, name)
     is_larger = np.ones(len(words), bool)  # than the word before it in the row
     is_larger[1:] = words[1:] > words[:-1]
@@ -345,7 +345,8 @@ def ranges(firsts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(firsts - starts[:-1], lengths) + np.arange(starts[-1])
 
 
-def _vocabulary(vocabulary: Vocabulary | None, num_words: int) -> tuple[str, ...] | None:
+def known_words(vocabulary: Vocabulary | None, num_words: int) -> tuple[str, ...] | None:
+    """The words, checked to be as many as there are columns."""
     if vocabulary is None:
         return None
     words = words_of(vocabulary)

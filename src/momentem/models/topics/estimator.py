@@ -70,7 +70,7 @@ class TopicModel:
         """
         del y
         train = _as_corpus(X)
-        num_full = int(np.sum(np.diff(np.asarray(train.starts)) > 0))
+        num_full = int(np.sum(train.lengths() > 0))
         if num_full < 2:
             raise ValueError(f"X must have at least 2 documents with words, got {num_full}")
         batch_size = self.batch_size or min(100, num_full // 2 * 2)

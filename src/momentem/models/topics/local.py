@@ -70,9 +70,9 @@ def gibbs(num: int = 3) -> LocalStep:
     return LocalStep(Partial(_gibbs, Static(num)))
 
 
-def responsibilities(phi: Words, loads: Loads) -> Words:
-    """phi_wk theta_k / phi_w . theta."""
-    joint = phi * loads[:, None]
+def responsibilities(phi: Words, loads: Any) -> Words:
+    """phi_wk theta_k / phi_w . theta, with loads for each document or for each of its words."""
+    joint = phi * loads
     return joint / jnp.sum(joint, axis=-1, keepdims=True)
 
 
@@ -95,14 +95,13 @@ def collapsed_field(num: int, phi: Words, counts: Counts, weights: Weights) -> F
 
     def exclude(_: Any, field: Field) -> Field:
         others = jnp.maximum(field.loads[:, None] - field.shares, TINY)
-        joint = phi * others
-        shares = joint / jnp.sum(joint, axis=-1, keepdims=True)
+        shares = responsibilities(phi, others)
         return Field(shares, weights[None] + jnp.einsum("dw,dwk->dk", counts, shares))
 
     total = jnp.sum(counts, axis=1, keepdims=True)
     start = weights[None] * (1 + total / jnp.sum(weights))
     loads = jax.lax.fori_loop(0, NUM_FIRST, climb, start)
-    return jax.lax.fori_loop(0, num, exclude, Field(responsibilities(phi, loads), loads))
+    return jax.lax.fori_loop(0, num, exclude, Field(responsibilities(phi, loads[:, None]), loads))
 
 
 def _fixed_point(num: Static, key: PRNGKey, phi: Words, counts: Counts, weights: Weights) -> Local:
@@ -116,7 +115,7 @@ def _fixed_point(num: Static, key: PRNGKey, phi: Words, counts: Counts, weights:
 def _gibbs(num: Static, key: PRNGKey, phi: Words, counts: Counts, weights: Weights) -> Local:
     def sweep(key: PRNGKey, loads: Loads) -> tuple[Words, Loads]:
         words_key, loads_key = jax.random.split(key)
-        shares = responsibilities(phi, loads)
+        shares = responsibilities(phi, loads[:, None])
         z = jax.random.multinomial(words_key, counts, shares, dtype=shares.dtype)
         shape = weights[None] + jnp.sum(z, axis=1)
         # as logarithms: a gamma of small shape underflows

@@ -136,7 +136,8 @@ def expected_curvature(model: Model, position: Vector) -> Vector:
     """
     d, T = model.rounds, jnp.exp(model.blocks(position).times)
     # of log E, which has 1, and log T, which has d; of h the numbers that it is seen in
-    hyper = jnp.stack([jnp.sum(d), jnp.sum(jnp.ones_like(d)), jnp.sum(jnp.ones_like(d))])
+    K = jnp.full_like(d[0], len(d))
+    hyper = jnp.stack([jnp.sum(d), K, K])
     topics = jnp.repeat((model.topic_shape + model.even_counts)[:, None], len(d), axis=1)
     return Model.flat(Blocks(topics, jnp.ones_like(d), d + T**2, hyper + 1))
 
@@ -201,7 +202,7 @@ def minibatch_target(
         initial=initial,
         constrain=Partial(_constrain, model),
         unconstrain=Partial(_unconstrain),
-        unravel=Partial(_unravel, model),
+        unravel=Partial(Model.blocks, model),
         batches=Partial(_batches, rows),
         noisy_gradient=Partial(_noisy_gradient, model, local, tuple(row[2] for row in rows)),
         prior_curvature=Partial(expected_curvature, model),
@@ -212,10 +213,6 @@ def minibatch_target(
 def _unknown(position: Vector) -> Scalar:
     """The log density of all documents is never computed."""
     return jnp.full((), jnp.nan, position.dtype)
-
-
-def _unravel(model: Model, position: Vector) -> Blocks:
-    return model.blocks(position)
 
 
 def _constrain(model: Model, position: Vector) -> dict[str, Array]:

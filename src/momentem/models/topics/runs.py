@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from momentem.models.topics.corpus import known_words
+
 __all__ = ["TopicRun", "load", "save"]
 
 FORMAT = "momentem-topics-1"
@@ -73,10 +75,6 @@ def load(folder: str | Path) -> TopicRun:
                 f"{folder / name}.npy must have shape {shape}, got {found[name].shape}"
             )
     words = folder / "vocabulary.txt"
-    vocabulary = (
-        tuple(words.read_text(encoding="utf-8").split("\n")[:-1]) if words.is_file() else None
-    )
-    if vocabulary is not None and len(vocabulary) != num_words:
-        raise ValueError(f"{words} must have {num_words} words, got {len(vocabulary)}")
+    vocabulary = known_words(words if words.is_file() else None, num_words)
     topics, weights, hyper = (found.pop(name) for name in expected)
     return TopicRun(topics, weights, hyper, found, vocabulary, about)
