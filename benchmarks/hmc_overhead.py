@@ -67,7 +67,7 @@ def loop(step, state, key):
 
 def contenders(target, step_size):
     dim = len(target.initial)
-    key, positions = jax.random.key(0), jnp.broadcast_to(target.initial, (NUM_CHAINS, dim))
+    key, positions = mt.key(0), jnp.broadcast_to(target.initial, (NUM_CHAINS, dim))
     mass = mt.dense_mass(np.eye(dim))
 
     @jax.jit

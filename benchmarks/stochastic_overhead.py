@@ -77,7 +77,7 @@ def blackjax_sgnht(data, step_size):
 def contenders(dim, num_chains):
     target = logistic(20_000, dim)
     gathering = logistic(20_000, dim, batches=mt.with_replacement())
-    key, positions = jax.random.key(0), jnp.zeros((num_chains, dim))
+    key, positions = mt.key(0), jnp.zeros((num_chains, dim))
     mass, step_size = mt.dense_mass(np.eye(dim) / 5000), 1e-3
     learnt = mt.Learnt(mass, jnp.array(step_size))
 
@@ -138,7 +138,7 @@ def rows_table():
     table = Table(title="sghmc per gradient, N rows over 10^4 rows (D = 15, 4 chains, float32)")
     table.add_column("N")
     table.add_column("ratio", justify="right")
-    runs, key = {}, jax.random.key(0)
+    runs, key = {}, mt.key(0)
     for num_data in (10**4, 10**5, 10**6, 10**7):
         target = logistic(num_data, 15, dtype=np.float32)
         sampler = mt.sghmc(target, step_size=1e-5, num_steps=NUM_STEPS)
@@ -188,7 +188,7 @@ def network_table():
 
 def network_ratios(batch_size):
     target = network(batch_size)
-    dim, rank, key = len(target.initial), 10, jax.random.key(0)
+    dim, rank, key = len(target.initial), 10, mt.key(0)
     directions = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, rank)))[0]
     ones = np.ones(dim, np.float32)
     diagonal = mt.diagonal_mass(ones)

@@ -4,6 +4,7 @@ from numpyro.distributions import constraints
 
 from momentem import fixed_points, kernels, metrics, testing
 from momentem.em import e_steps, fixed, forever, m_steps, monte_carlo_em, schedules
+from momentem.keys import key
 from momentem.masses import (
     DenseMass,
     DiagonalMass,
@@ -71,6 +72,7 @@ __all__ = [
     "hmc",
     "hmc_em",
     "kernels",
+    "key",
     "low_rank_mass",
     "m_steps",
     "metrics",

@@ -8,7 +8,7 @@ import numpy as np
 from jax.tree_util import Partial
 from numpyro.distributions import constraints
 
-from momentem import datasets, metrics
+from momentem import datasets, keys, metrics
 from momentem.masses import dense_mass
 from momentem.metrics import Metric
 from momentem.samplers import hmc_em
@@ -107,7 +107,7 @@ def _reference(target: Target, metric: Metric, seed: int, num_chains: int = 64) 
     """Draws of an exact sampler, from the mode on: 64 chains of 500, of which 100 are dropped."""
     centre = mode(target)
     sampler = hmc_em(target, 0.35, 5, dense_mass(jnp.linalg.inv(metric.matrix(centre))))
-    init_key, run_key = jax.random.split(jax.random.key(seed))
+    init_key, run_key = jax.random.split(keys.key(seed))
     state = sampler.init(init_key, jnp.tile(centre, (num_chains, 1)))
     positions = np.asarray(_scan(sampler, state, jax.random.split(run_key, 500)))[100:]
     return positions.reshape(-1, positions.shape[-1])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from arviz_base import dict_to_dataset
 
+from momentem import keys
 from momentem.reproduce.problems import Problem
 from momentem.types import Sampler
 
@@ -39,11 +40,11 @@ def run(
         seed: of all chains.
     """
     leaves, axes = _stack(samplers)
-    keys = jax.random.split(jax.random.key(seed), len(problems))
+    chain_keys = jax.random.split(keys.key(seed), len(problems))
     starts = jnp.stack([jnp.asarray(problem.start) for problem in problems])
     iterations = jnp.arange(num_burn_in + num_draws)
     structure = jax.tree.structure(samplers[0])
-    positions, diverging, learning = _run(leaves, keys, starts, iterations, axes, structure)
+    positions, diverging, learning = _run(leaves, chain_keys, starts, iterations, axes, structure)
     draws = [_parameters(*pair) for pair in zip(problems, positions, strict=True)]
     num_divergences = np.asarray(diverging)[:, num_burn_in:].sum(axis=1)
     first = {name: np.asarray(leaf[0]) for name, leaf in learning.items()}

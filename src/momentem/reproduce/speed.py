@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from momentem import keys
 from momentem.reproduce.contenders import NAMES, PLAIN, TUNED, Settings, contender
 from momentem.reproduce.problems import Problem
 from momentem.reproduce.reports import Report
@@ -45,7 +46,7 @@ def milliseconds(
         rounds: how often each takes its turn.
         seconds: that a turn takes, about.
     """
-    key, start = jax.random.key(0), jnp.asarray(problem.start)[None]
+    key, start = keys.key(0), jnp.asarray(problem.start)[None]
     runs: dict[str, Callable[[int], Any]] = {
         BARE: lambda num: bare(problem.noisy, key, start, num, settings.num_steps)
     }

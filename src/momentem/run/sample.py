@@ -21,6 +21,7 @@ from arviz_base import dict_to_dataset
 from jaxtyping import Array
 from xarray import DataTree
 
+from momentem import keys
 from momentem.checks import check_count, check_instance
 from momentem.run.diagnostics import SamplingWarning, warn_of_trouble
 from momentem.run.progress import Progress
@@ -98,7 +99,7 @@ def sample(
     if seed >= 2**32:
         raise ValueError(f"seed must be below 2^32, got {seed}")
     _check_labels(target, dims, coords)
-    starts_key, init_key, run_key = jax.random.split(jax.random.key(seed), 3)
+    starts_key, init_key, run_key = jax.random.split(keys.key(seed), 3)
     begun = time.perf_counter()
     if positions is None:
         where = starts(starts_key, target, num_chains, spread)
