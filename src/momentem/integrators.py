@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from momentem.targets.minibatch import NoisyGradient, StochasticTarget
+from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Count, Mass, PRNGKey, Scalar, Static, Vector
 
 __all__ = ["Path", "PhasePoint", "aboba", "leapfrog", "trajectory"]
@@ -75,15 +75,9 @@ class Path(NamedTuple):
     extra: Any  # the thermostat, or whatever else the dynamics carry
     gradient: Vector  # the last one
     noise: Float[Array, "steps dim"]
-    information: Float[Array, "steps dim"]
+    information: Any  # likewise; None where the noise is it
     whitened_squared: Vector  # y^2, averaged over the steps
     spare: Vector  # standard normals that no step has seen: y, if the path must be undone
-
-
-def told(noisy: NoisyGradient) -> tuple[Vector, ...]:
-    """Noise and information, or the one that is both: what a step tells is written to memory."""
-    is_both = noisy.information is noisy.noise
-    return (noisy.noise,) if is_both else (noisy.noise, noisy.information)
 
 
 def aboba(
@@ -113,12 +107,14 @@ def aboba(
         y = damp(y + kick, z, extra) + kick
         theta = theta + step_size * mass.drift(y)
         carry = (theta, y, finish(y, extra), total + y**2, noisy.gradient)
-        return carry, told(noisy)
+        return carry, (noisy.noise, noisy.information)
 
     theta = position + step_size / 2 * mass.drift(whitened)
     zeros = jnp.zeros_like(position)
     start = (theta, whitened, extra, zeros, zeros)
-    (theta, y, extra, total, gradient), samples = jax.lax.scan(step, start, (batches, normals[:-1]))
+    (theta, y, extra, total, gradient), (noises, informations) = jax.lax.scan(
+        step, start, (batches, normals[:-1])
+    )
     theta = theta - step_size / 2 * mass.drift(y)
     mean = total / num_steps.value
-    return Path(theta, y, extra, gradient, samples[0], samples[-1], mean, normals[-1])
+    return Path(theta, y, extra, gradient, noises, informations, mean, normals[-1])

@@ -116,8 +116,9 @@ def _check_info(info: Any, shape: tuple[int, ...], dtype: Any) -> None:
 
 def _check_samples(info: Info, dtype: Any) -> None:
     """What a kernel tells of its gradient noise: samples along a leading axis of steps."""
-    for name in ("noise", "information"):
-        array = getattr(info, name)
+    for name, array in (("noise", info.noise), ("information", info.information)):
+        if array is None and name == "information":
+            continue  # the noise is it
         assert array.shape == (len(array), *info.position.shape), (
             f"info.{name} must have shape (steps, {len(info.position)}), got {array.shape}"
         )

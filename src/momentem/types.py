@@ -106,7 +106,7 @@ class Info(NamedTuple):
     gradient: Vector  # of the log density at `position`
     stats: dict[str, Array]  # under ArviZ's sample_stats names
     noise: Any = None  # samples of the gradient noise met on the way, (steps, dim)
-    information: Any = None  # samples with covariance (N/n) times the data's Fisher information
+    information: Any = None  # samples with covariance (N/n) x Fisher information; None: the noise
 
 
 class EnsembleInfo(NamedTuple):

@@ -17,13 +17,15 @@ the target at stationarity, where p ~ N(0, M) for *every* M: see docs/methods/mc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from momentem.checks import check_count, check_instance, check_positive, is_traced
+from momentem.keys import key
 from momentem.masses import DenseMass, DiagonalMass, LowRankMass, strongest
-from momentem.targets.minibatch import StochasticTarget
+from momentem.targets.minibatch import NoisyGradient, StochasticTarget
 from momentem.types import Count, Flag, Info, Learnt, Mass, Scalar, Static, Vector, Vectors
 
 __all__ = [
@@ -176,7 +178,7 @@ def noise(
     check_instance(StochasticTarget, "build it by dataset(…, batch_size=…)", target=target)
     check_positive(friction=friction, share=share, max_step_size=max_step_size)
     return MStep(
-        Partial(_empty_noises),
+        Partial(_empty_noises, target),
         Partial(_gather_noises),
         Partial(_estimate_noise, target),
         Partial(_average_noise, friction, share, max_step_size),
@@ -207,7 +209,7 @@ class Noises(NamedTuple):
     num_samples: Count
     num_noises: Count
     noise: Array
-    information: Array
+    information: Any  # None where the noise is it
     position: Vector  # summed
 
 
@@ -242,10 +244,17 @@ class ThermostatEstimate(NamedTuple):
         return self.inner.is_proper() & (self.thermostat_mass > 0)
 
 
-def _empty_noises(mass: Mass, size: Any) -> Noises:
+def _empty_noises(target: StochasticTarget, mass: Mass, size: Any) -> Noises:
     zeros = _empty_second_moment(mass, size).total
     position = jnp.zeros_like(mass.precision_diagonal())
-    return Noises(jnp.array(0), jnp.zeros((), int), zeros, zeros, position)
+    is_told = jax.eval_shape(_one_gradient, target).information is not None
+    information = zeros if is_told else None
+    return Noises(jnp.array(0), jnp.zeros((), int), zeros, information, position)
+
+
+def _one_gradient(target: StochasticTarget) -> NoisyGradient:
+    batch = jax.tree.map(lambda leaf: leaf[0], target.batches(key(0), Static(1)))
+    return target.noisy_gradient(batch, target.initial)
 
 
 def _gather_noises(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
@@ -255,13 +264,15 @@ def _gather_noises(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
     def kept(array: Array) -> Array:
         return jnp.where(is_empty, jnp.zeros_like(array), array)
 
-    noises, informations = info.noise.reshape(-1, dim), info.information.reshape(-1, dim)
+    def added(total: Array, samples: Array) -> Array:
+        return kept(total) + mass.outer(samples.reshape(-1, dim))
+
     num_told = info.noise.shape[1] * jnp.sum(~info.stats["diverging"])  # the others are zeros
     return Noises(
         num_samples=statistic.num_samples + len(info.position),
         num_noises=kept(statistic.num_noises) + num_told.astype(statistic.num_noises.dtype),
-        noise=kept(statistic.noise) + mass.outer(noises),
-        information=kept(statistic.information) + mass.outer(informations),
+        noise=added(statistic.noise, info.noise),
+        information=jax.tree.map(added, statistic.information, info.information),
         position=kept(statistic.position) + jnp.sum(info.position, axis=0),
     )
 
@@ -273,7 +284,8 @@ def _estimate_noise(target: StochasticTarget, statistic: Noises, learnt: Learnt)
     position = statistic.position / statistic.num_samples.astype(dtype)
     curvature = jnp.maximum(target.prior_curvature(position), 0)
     prior = mass.diagonal(curvature)
-    information = mass.shrink(statistic.information / n, statistic.num_noises, power=2)
+    told = statistic.noise if statistic.information is None else statistic.information
+    information = mass.shrink(told / n, statistic.num_noises, power=2)
     fisher = target.information_scale * information + prior
     return NoiseEstimate(mass.from_precision(mass.inverse(fisher)), statistic.noise / n)
 

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from momentem.integrators import Path, told
+from momentem.integrators import Path
 from momentem.kernels.nphmc import NosePoint, energy_excess, generalised_leapfrog
 from momentem.kernels.stochastic import (
     check_stochastic,
@@ -106,13 +106,15 @@ def _step(
         drift = drift + energy_excess(Q, energy, end)
         y = decay * (end.whitened / end.scale) + spread * z[1]
         carry = (end.position, y, end.thermostat, total + y**2, drift, end.gradient)
-        return carry, told(here)
+        return carry, (here.noise, here.information)
 
     zeros, zero = jnp.zeros_like(state.position), jnp.zeros_like(state.thermostat)
     start: Any = (*state, zeros, zero, zeros)
-    (theta, y, q, total, drift, gradient), samples = jax.lax.scan(step, start, (batches, pairs))
+    (theta, y, q, total, drift, gradient), (noises, informations) = jax.lax.scan(
+        step, start, (batches, pairs)
+    )
     mean = total / num_steps.value
-    path = Path(theta, y, q, gradient, samples[0], samples[-1], mean, normals[-1])
+    path = Path(theta, y, q, gradient, noises, informations, mean, normals[-1])
     # the quadratic has no root, or s leaves its bounds, as NaN, which `tell` finds; q starts anew
     old = state._replace(thermostat=fresh_thermostat(thermostat_key, Q))
     new = SGNPHMCState(theta, y, q)

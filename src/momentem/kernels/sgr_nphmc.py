@@ -31,7 +31,7 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_positive
 from momentem.fixed_points import FixedPoint, iterations
-from momentem.integrators import Path, told
+from momentem.integrators import Path
 from momentem.kernels.nphmc import bounded_log, quadratic_root
 from momentem.kernels.riemannian import RiemannPoint, at, check_riemannian, drift, force, kick
 from momentem.kernels.sg_nphmc import SGNPHMCState, fresh_thermostat
@@ -169,14 +169,14 @@ def _step(
         y = decay * end.factor.whiten(pi) + spread * z[1]
         geometry = (end.factor, end.log_determinant, end.trace_force)
         carry = (end.position, y, q, geometry, total + y**2, drifted + excess, end.gradient)
-        return carry, told(here)
+        return carry, (here.noise, here.information)
 
     zeros, zero = jnp.zeros_like(state.position), jnp.zeros_like(state.thermostat)
     start: Any = (*state, at(metric, state.position), zeros, zero, zeros)
-    end, samples = jax.lax.scan(step, start, (batches, pairs))
+    end, (noises, informations) = jax.lax.scan(step, start, (batches, pairs))
     theta, y, q, geometry, total, drifted, gradient = end
     mean = total / num_steps.value
-    path = Path(theta, y, q, gradient, samples[0], samples[-1], mean, normals[-1])
+    path = Path(theta, y, q, gradient, noises, informations, mean, normals[-1])
     old = state._replace(thermostat=fresh_thermostat(thermostat_key, Q))
     learnt = Learnt(geometry[0], eps, jnp.full_like(theta, noise))
     stats = {"energy_error": drifted, "step_size": eps}

@@ -84,7 +84,7 @@ def tell(
         gradient=kept(path.gradient),
         stats=stats | extra_stats,
         noise=kept(path.noise),
-        information=kept(path.information),
+        information=jax.tree.map(kept, path.information),
     )
     return state, info
 

@@ -51,7 +51,7 @@ def _controlled_gradient(
     return NoisyGradient(
         gradient=here.gradient - there.gradient + gradient,
         noise=here.noise - there.noise,
-        information=here.information,
+        information=here.noise if here.information is None else here.information,
         # the constant that was taken from the gradient is the slope of a plane in the log density
         logdensity=here.logdensity
         - there.logdensity

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from momentem.targets.density import Parameters, Target
 from momentem.types import PRNGKey, Scalar, Static, Vector
@@ -33,7 +33,7 @@ class NoisyGradient(NamedTuple):
 
     gradient: Vector
     noise: Vector  # mean 0, covariance that of the gradient's noise
-    information: Vector  # mean 0, covariance (N/n) times the data's Fisher information
+    information: Any  # mean 0, covariance (N/n) times the Fisher information; None: the noise is it
     logdensity: Scalar  # the same minibatch's estimate of the log density
 
 
@@ -123,16 +123,19 @@ def stochastic(
     sizes = Static(num_rows), Static(half)
     return StochasticTarget(
         *target,
-        batches=Partial(_batches, Partial(scheme.draw), *sizes),
+        batches=Partial(draw_halves, Partial(scheme.draw), *sizes),
         noisy_gradient=Partial(
             _noisy_gradient, Partial(scheme.read), log_prior, log_likelihood, stored, *sizes
         ),
-        prior_curvature=Partial(_prior_curvature, log_prior),
+        prior_curvature=Partial(curvature_diagonal, log_prior),
         information_scale=batch_size / num_rows,
     )
 
 
-def _batches(draw: Callable, num_rows: Static, half: Static, key: PRNGKey, number: Static) -> Any:
+def draw_halves(
+    draw: Callable, num_rows: Static, half: Static, key: PRNGKey, number: Static
+) -> Any:
+    """So many minibatches, along a leading axis, each as where its two halves are."""
     return draw(key, (number.value, 2), num_rows.value, half.value)
 
 
@@ -152,17 +155,25 @@ def _noisy_gradient(
 
     halves = jax.vmap(jax.value_and_grad(scaled_log_likelihood), in_axes=(None, 0))
     values, gradients = halves(position, jax.vmap(lambda b: read(rows, b, half.value))(batch))
+    likelihood = of_halves(values, gradients)
     prior, prior_gradient = jax.value_and_grad(log_prior)(position)
-    difference = (gradients[0] - gradients[1]) / 2
-    return NoisyGradient(
-        gradient=prior_gradient + (gradients[0] + gradients[1]) / 2,
-        noise=difference,
-        information=difference,
-        logdensity=prior + (values[0] + values[1]) / 2,
+    return likelihood._replace(
+        gradient=prior_gradient + likelihood.gradient, logdensity=prior + likelihood.logdensity
     )
 
 
-def _prior_curvature(log_prior: Callable, position: Vector) -> Vector:
+def of_halves(values: Float[Array, " 2"], gradients: Float[Array, "2 dim"]) -> NoisyGradient:
+    """The estimate of a minibatch from the log densities and gradients of its halves."""
+    difference = (gradients[0] - gradients[1]) / 2
+    return NoisyGradient(
+        gradient=(gradients[0] + gradients[1]) / 2,
+        noise=difference,
+        information=None,
+        logdensity=(values[0] + values[1]) / 2,
+    )
+
+
+def curvature_diagonal(log_prior: Callable, position: Vector) -> Vector:
     """-hess log prior times ones: its diagonal where parameters are independent a priori."""
     ones = jnp.ones_like(position)
     return -jax.jvp(jax.grad(log_prior), (position,), (ones,))[1]
