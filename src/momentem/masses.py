@@ -93,6 +93,10 @@ class DiagonalMass(NamedTuple):
         """The diagonal of M_I."""
         return self.precision
 
+    def with_variances(self, variances: Vector) -> "DiagonalMass":
+        """The mass of this structure with M_I = diag(variances)."""
+        return DiagonalMass(variances)
+
     def condition_number(self) -> Scalar:
         """Largest over smallest entry."""
         return jnp.max(self.precision) / jnp.min(self.precision)
@@ -186,6 +190,10 @@ class DenseMass(NamedTuple):
     def precision_diagonal(self) -> Vector:
         """The diagonal of M_I."""
         return jnp.diagonal(self.precision)
+
+    def with_variances(self, variances: Vector) -> "DenseMass":
+        """The mass of this structure with M_I = diag(variances)."""
+        return DenseMass.from_precision(jnp.diag(variances))
 
     def condition_number(self) -> Scalar:
         """Largest over smallest eigenvalue."""
@@ -311,6 +319,10 @@ class LowRankMass(NamedTuple):
     def precision_diagonal(self) -> Vector:
         """The diagonal of M_I."""
         return self.scale**2 * (1 + (self.vectors**2) @ (self.eigenvalues - 1))
+
+    def with_variances(self, variances: Vector) -> "LowRankMass":
+        """The mass of this structure with M_I = diag(variances)."""
+        return LowRankMass(jnp.sqrt(variances), self.vectors, jnp.ones_like(self.eigenvalues))
 
     def condition_number(self) -> Scalar:
         """Largest over smallest eigenvalue, by 50 power iterations each: a lower bound, a few %

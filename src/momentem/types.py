@@ -80,6 +80,10 @@ class Mass(Protocol):
         """The diagonal of M_I."""
         ...
 
+    def with_variances(self, variances: Vector) -> Any:
+        """The mass of this structure with M_I = diag(variances)."""
+        ...
+
     def condition_number(self) -> Scalar:
         """Largest over smallest eigenvalue of M_I."""
         ...
@@ -96,6 +100,7 @@ class Learnt(NamedTuple):
     step_size: Scalar
     noise: Any = None  # variances of the gradient noise V in the mass's frame: V = F diag(noise) F'
     thermostat_mass: Any = None  # mu of SGNHT, Q of SG-NPHMC
+    path: Any = None  # mean length of HMC's paths, in whitened time
 
 
 class Info(NamedTuple):
@@ -141,6 +146,7 @@ class Kernel(NamedTuple):
     init: Callable[..., Any]  # (key, position, learnt) -> state
     step: Callable[..., tuple[Any, Info]]  # (key, state, learnt) -> (state, info)
     transport: Callable[..., Any] = Partial(keep)  # (state, old learnt, new learnt) -> state
+    share: Any = None  # (key, learnt) -> learnt of one iteration, the same for all chains
 
 
 class RiemannianKernel(NamedTuple):
@@ -160,3 +166,4 @@ class Sampler(NamedTuple):
     learnt: Callable[
         ..., Learnt | None
     ]  # (state) -> what the chains move by; None if nothing is learnable
+    is_settled: Any = None  # (state) -> whether warm-up may end; None: it has the length asked for

@@ -167,6 +167,7 @@ def _check(kernel: Any, learnt: Learnt) -> Learnt:
         jnp.asarray(learnt.step_size, dtype),
         noise,
         jnp.asarray(thermostat_mass, dtype),
+        None if learnt.path is None else jnp.asarray(learnt.path, dtype),
     )
 
 
@@ -189,8 +190,14 @@ def _num_chains(chains: Any) -> int:
     return len(jax.tree.leaves(chains)[0])
 
 
+def _num_keys(kernel: Kernel, chains: Any) -> int:
+    return _num_chains(chains) + (kernel.share is not None)
+
+
 def _move(kernel: Kernel, learnt: Learnt, keys: PRNGKeys, chains: Any) -> tuple[Any, Info]:
-    """Every chain by one step, each with its own key."""
+    """Every chain by one step, each with its own key; what they share has the last."""
+    if kernel.share is not None:
+        keys, learnt = keys[:-1], kernel.share(keys[-1], learnt)
     chains, info = jax.vmap(kernel.step, in_axes=(0, 0, None))(keys, chains, learnt)
     step_sizes = jnp.broadcast_to(learnt.step_size, keys.shape)
     return chains, info._replace(stats=info.stats | {"step_size": step_sizes})
@@ -204,7 +211,7 @@ def _fixed_init(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors
 def _fixed_step(
     kernel: Kernel, learnt: Learnt, key: PRNGKey, state: FixedState
 ) -> tuple[FixedState, EnsembleInfo]:
-    keys = jax.random.split(key, _num_chains(state.chains))
+    keys = jax.random.split(key, _num_keys(kernel, state.chains))
     chains, info = _move(kernel, learnt, keys, state.chains)
     return FixedState(chains), EnsembleInfo(info, {})
 
@@ -284,7 +291,7 @@ def _learning(
 def _em_step(
     kernel: Kernel, m_step: MStep, e_step: EStep, averaging: Schedule, key: PRNGKey, state: EMState
 ) -> tuple[EMState, EnsembleInfo]:
-    keys = jax.random.split(key, _num_chains(state.chains) + 2)  # one call: a call is what costs
+    keys = jax.random.split(key, _num_keys(kernel, state.chains) + 2)  # one call: a call is what costs
     move_keys, observe_key, renew_key = keys[:-2], keys[-2], keys[-1]
     chains, info = _move(kernel, state.learnt, move_keys, state.chains)
     statistic = m_step.update(state.statistic, info, state.learnt)

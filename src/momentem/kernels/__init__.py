@@ -1,6 +1,6 @@
 """How one chain moves."""
 
-from momentem.kernels.hmc import hmc
+from momentem.kernels.hmc import hmc, path_hmc
 from momentem.kernels.nphmc import nphmc
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
 from momentem.kernels.refreshed import refreshed
@@ -15,6 +15,7 @@ __all__ = [
     "hmc",
     "matrix_sgnht",
     "nphmc",
+    "path_hmc",
     "refreshed",
     "rhmc",
     "sg_nphmc",

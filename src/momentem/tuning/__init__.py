@@ -1,0 +1,5 @@
+"""Warm-up that tunes itself: step size, path length, and when to stop."""
+
+from momentem.tuning.warmup import tuned
+
+__all__ = ["tuned"]
