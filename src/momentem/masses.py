@@ -142,6 +142,12 @@ class DiagonalMass(NamedTuple):
         return matrix
 
 
+def times(matrix: Matrix, vector: Vector) -> Vector:
+    """A x. A small product is written as a sum, which compiles into its neighbours; as a call of a
+    matrix library it costs several times its arithmetic."""
+    return matrix @ vector if len(vector) > 32 else jnp.sum(matrix * vector[None], axis=1)
+
+
 class DenseMass(NamedTuple):
     """All correlations: O(D^2) to act, O(D^3) to build."""
 
@@ -155,19 +161,19 @@ class DenseMass(NamedTuple):
 
     def velocity(self, momentum: Vector) -> Vector:
         """M^-1 p."""
-        return self.precision @ momentum
+        return times(self.precision, momentum)
 
     def colour(self, whitened: Vector) -> Vector:
         """F y."""
-        return self.factor @ whitened
+        return times(self.factor, whitened)
 
     def whiten(self, momentum: Vector) -> Vector:
         """F^-1 p."""
-        return self.root.T @ momentum
+        return times(self.root.T, momentum)
 
     def drift(self, whitened: Vector) -> Vector:
         """F^-T y."""
-        return self.root @ whitened
+        return times(self.root, whitened)
 
     def noise_matrix(self, noise: Vector) -> Matrix:
         """V = F diag(noise) F'."""

@@ -32,6 +32,7 @@ from momentem.kernels.stochastic import (
     tell,
     tell_thermostat,
 )
+from momentem.masses import times
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Info, Kernel, Learnt, Matrix, PRNGKey, Scalar, Static, Vector
 
@@ -212,9 +213,9 @@ def _matrix_step(
 
     def damp(y: Vector, z: Vector, X: Matrix) -> Vector:
         # exp(-eps X) y, and noise of covariance (1 - exp(-2 eps X)) A / X, both to second order
-        Xy, Xz = step_size * (X @ jnp.stack([y, z], axis=1)).T
+        Xy, Xz = step_size * times(X, y), step_size * times(X, z)
         kick = jnp.sqrt(2 * friction * step_size) * (z - Xz / 2)
-        return y - Xy + step_size / 2 * (X @ Xy) + kick
+        return y - Xy + step_size / 2 * times(X, Xy) + kick
 
     def finish(y: Vector, X: Matrix) -> Matrix:
         return X + step_size / learnt.thermostat_mass * (jnp.outer(y, y) - identity)
@@ -248,7 +249,7 @@ def _ccadl_step(
     brake = jnp.eye(len(X), dtype=X.dtype) - X + X @ X / 2
 
     def damp(y: Vector, z: Vector, xi: Scalar) -> Vector:
-        return brake @ _thermal(xi, friction, step_size, brake @ y, z)
+        return times(brake, _thermal(xi, friction, step_size, times(brake, y), z))
 
     def finish(y: Vector, xi: Scalar) -> Scalar:
         return xi + step_size / learnt.thermostat_mass * (jnp.vdot(y, y) - len(y))
