@@ -27,6 +27,7 @@ from momentem.samplers import (
     sgnht,
     sgnht_em,
     sgr_nphmc,
+    tuned_hmc_em,
 )
 from momentem.targets import (
     NoisyGradient,
@@ -93,5 +94,6 @@ __all__ = [
     "starts",
     "summary",
     "testing",
+    "tuned_hmc_em",
     "with_replacement",
 ]

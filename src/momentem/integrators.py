@@ -8,6 +8,8 @@ Leapfrog, for H = -L(theta) + p' M^-1 p / 2:
 
 Deviates: the paper's Algorithm 1 prints the position step as eps/2, which integrates the mass 2M.
 
+Kick-rotate-kick, for the same H with a Gaussian part that is solved exactly: kernels/rotating.py.
+
 ABOBA, for dynamics with friction and noise, on the whitened momentum y = F^-1 p (F F' = M), with
 one fresh minibatch gradient g per step (maths 3.3, 4.3):
 
@@ -31,7 +33,7 @@ from jaxtyping import Array, Float
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Count, Mass, PRNGKey, Scalar, Static, Vector
 
-__all__ = ["Path", "PhasePoint", "aboba", "leapfrog", "trajectory"]
+__all__ = ["Path", "PhasePoint", "aboba", "leapfrog", "rotating_trajectory", "trajectory"]
 
 
 class PhasePoint(NamedTuple):
@@ -64,6 +66,32 @@ def trajectory(
     return jax.lax.fori_loop(
         0, num_steps, lambda _, here: leapfrog(logdensity, mass, step_size, here), point
     )
+
+
+def rotating_trajectory(
+    logdensity: Callable[[Vector], Scalar],
+    mass: Any,
+    centre: Vector,
+    step_size: Scalar | float,
+    num_steps: Count | int,
+    point: PhasePoint,
+) -> PhasePoint:
+    """The end of `num_steps` kick-rotate-kick steps from `point`, one new gradient each."""
+    cos, sin = jnp.cos(step_size), jnp.sin(step_size)
+
+    def step(_: Any, here: tuple) -> tuple:
+        x, y, _, _, rest = here
+        y = y + step_size / 2 * rest
+        x, y = cos * x + sin * y, cos * y - sin * x
+        value, gradient = jax.value_and_grad(logdensity)(centre + mass.drift(x))
+        rest = mass.whiten(gradient) + x
+        return x, y + step_size / 2 * rest, value, gradient, rest
+
+    x, y = mass.unfold(point.position - centre), mass.whiten(point.momentum)
+    rest = mass.whiten(point.gradient) + x
+    start = (x, y, point.logdensity, point.gradient, rest)
+    x, y, value, gradient, _ = jax.lax.fori_loop(0, num_steps, step, start)
+    return PhasePoint(centre + mass.drift(x), mass.colour(y), value, gradient)
 
 
 class Path(NamedTuple):

@@ -93,6 +93,10 @@ class DiagonalMass(NamedTuple):
         """The diagonal of M_I."""
         return self.precision
 
+    def unfold(self, vector: Vector) -> Vector:
+        """F' x, the inverse of `drift`."""
+        return vector / jnp.sqrt(self.precision)
+
     def with_variances(self, variances: Vector) -> "DiagonalMass":
         """The mass of this structure with M_I = diag(variances)."""
         return DiagonalMass(variances)
@@ -196,6 +200,10 @@ class DenseMass(NamedTuple):
     def precision_diagonal(self) -> Vector:
         """The diagonal of M_I."""
         return jnp.diagonal(self.precision)
+
+    def unfold(self, vector: Vector) -> Vector:
+        """F' x, the inverse of `drift`."""
+        return times(self.factor.T, vector)
 
     def with_variances(self, variances: Vector) -> "DenseMass":
         """The mass of this structure with M_I = diag(variances)."""
@@ -325,6 +333,10 @@ class LowRankMass(NamedTuple):
     def precision_diagonal(self) -> Vector:
         """The diagonal of M_I."""
         return self.scale**2 * (1 + (self.vectors**2) @ (self.eigenvalues - 1))
+
+    def unfold(self, vector: Vector) -> Vector:
+        """F' x, the inverse of `drift`."""
+        return self._stretch(vector / self.scale, 1 / jnp.sqrt(self.eigenvalues))
 
     def with_variances(self, variances: Vector) -> "LowRankMass":
         """The mass of this structure with M_I = diag(variances)."""

@@ -12,9 +12,10 @@ from momentem.em.m_steps import MStep
 from momentem.em.schedules import Schedule, latest
 from momentem.em.wrapper import fixed, monte_carlo_em, unlearnt
 from momentem.fixed_points import FixedPoint
-from momentem.masses import DenseMass, DiagonalMass
+from momentem.masses import DenseMass, DiagonalMass, LowRankMass
 from momentem.metrics import Metric
 from momentem.targets.minibatch import AnyTarget, StochasticTarget
+from momentem.tuning.warmup import PATH, tuned
 from momentem.types import Kernel, Learnt, Mass, Sampler
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "sgnht",
     "sgnht_em",
     "sgr_nphmc",
+    "tuned_hmc_em",
 ]
 
 
@@ -107,6 +109,49 @@ def hmc_em(
         e_steps.growing(max(100, 2 * dim)) if e_step is None else e_step,
         averaging,
     )
+
+
+def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float = 0.8) -> Sampler:
+    """HMC-EM that tunes itself: mass, centre, step size, path length, and when warm-up may end.
+
+    It moves by `kernels.rotating_hmc`; what it tunes and how: `momentem.tuning.warmup`.
+
+    Args:
+        target: what is sampled.
+        mass: the structure of what is learnt; None is dense up to 200 dimensions, and a diagonal
+            corrected in 20 directions above.
+        acceptance: rate that the step size is tuned to.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> scales = jnp.logspace(-3, 3, 7)
+        >>> target = mt.density(lambda x: -0.5 * jnp.sum((x / scales) ** 2), initial=jnp.zeros(7))
+        >>> trace = mt.sample(target, mt.tuned_hmc_em(target), num_draws=200)
+    """
+    dim, dtype = len(target.initial), target.initial.dtype
+    if mass is None:
+        mass = (
+            DenseMass.from_precision(jnp.eye(dim, dtype=dtype))
+            if dim <= 200
+            else _low_rank(dim, dtype)
+        )
+    learnt = Learnt(mass, jnp.asarray(dim**-0.25, dtype), centre=target.initial, path=PATH)
+    is_low_rank = isinstance(mass, LowRankMass)
+    window = 5 * len(mass.eigenvalues) if is_low_rank else 0
+    m_step = m_steps.fisher_low_rank(window) if is_low_rank else m_steps.fisher()
+    em = monte_carlo_em(
+        kernels.rotating_hmc(target),
+        learnt,
+        m_steps.with_centre(m_step),
+        e_steps.geometric(max(10, window), factor=2.0),
+        latest(),
+    )
+    return tuned(em, acceptance)
+
+
+def _low_rank(dim: int, dtype: Any, rank: int = 20) -> LowRankMass:
+    """The identity, with room for `rank` directions."""
+    return LowRankMass(jnp.ones(dim, dtype), jnp.eye(dim, rank, dtype=dtype), jnp.ones(rank, dtype))
 
 
 def sghmc(

@@ -80,6 +80,10 @@ class Mass(Protocol):
         """The diagonal of M_I."""
         ...
 
+    def unfold(self, vector: Vector) -> Vector:
+        """F' x, the inverse of `drift`."""
+        ...
+
     def with_variances(self, variances: Vector) -> Any:
         """The mass of this structure with M_I = diag(variances)."""
         ...
@@ -100,6 +104,7 @@ class Learnt(NamedTuple):
     step_size: Scalar
     noise: Any = None  # variances of the gradient noise V in the mass's frame: V = F diag(noise) F'
     thermostat_mass: Any = None  # mu of SGNHT, Q of SG-NPHMC
+    centre: Any = None  # mu of the Gaussian that rotating steps are exact for
     path: Any = None  # mean length of HMC's paths, in whitened time
 
 

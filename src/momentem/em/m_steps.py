@@ -37,6 +37,7 @@ __all__ = [
     "momentum_printed",
     "noise",
     "score",
+    "with_centre",
     "with_thermostat",
 ]
 
@@ -203,6 +204,45 @@ def with_thermostat(m_step: MStep) -> MStep:
     )
 
 
+def with_centre(m_step: MStep) -> MStep:
+    """An M-step that also learns the centre mu of the posterior, for rotating steps.
+
+    mu <- mean theta + M_I mean grad L: for a Gaussian whose precision M_I is, its mean, wherever
+    the draws are.
+
+    Args:
+        m_step: what learns the rest.
+    """
+    check_instance(MStep, "choose one from momentem.m_steps", m_step=m_step)
+    return MStep(
+        Partial(_empty_centre, m_step),
+        Partial(_gather_centre, m_step),
+        Partial(_estimate_centre, m_step),
+        Partial(_average_centre, m_step),
+    )
+
+
+class Centres(NamedTuple):
+    """The inner statistic, and the sums of draws and scores."""
+
+    num_samples: Count
+    inner: Any
+    draws: Vector
+    scores: Vector
+
+
+class CentreEstimate(NamedTuple):
+    """The inner estimate, and the means of draws and scores."""
+
+    inner: Any
+    draw: Vector
+    score: Vector
+
+    def is_proper(self) -> Flag:
+        """Whether all can be used."""
+        return self.inner.is_proper() & jnp.all(jnp.isfinite(self.draw + self.score))
+
+
 class Noises(NamedTuple):
     """Second moments of gradient noise and information, and where the draws were."""
 
@@ -307,6 +347,37 @@ def _average_noise(
     by_share, by_bias = 2 * share * friction / largest, jnp.sqrt(2 * BIAS_SCALE / largest)
     step_size = jnp.minimum(max_step_size, jnp.minimum(by_share, by_bias))
     return learnt._replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
+
+
+def _empty_centre(m_step: MStep, mass: Mass, size: Any) -> Centres:
+    inner, zeros = m_step.init(mass, size), jnp.zeros_like(mass.precision_diagonal())
+    return Centres(inner.num_samples, inner, zeros, zeros)
+
+
+def _gather_centre(m_step: MStep, statistic: Centres, info: Info, learnt: Learnt) -> Centres:
+    inner = statistic.inner._replace(num_samples=statistic.num_samples)
+    inner = m_step.update(inner, info, learnt)
+    is_empty = statistic.num_samples == 0
+    return Centres(
+        inner.num_samples,
+        inner,
+        jnp.where(is_empty, 0.0, statistic.draws) + jnp.sum(info.position, axis=0),
+        jnp.where(is_empty, 0.0, statistic.scores) + jnp.sum(info.gradient, axis=0),
+    )
+
+
+def _estimate_centre(m_step: MStep, statistic: Centres, learnt: Learnt) -> CentreEstimate:
+    n = statistic.num_samples.astype(statistic.draws.dtype)
+    inner = statistic.inner._replace(num_samples=statistic.num_samples)
+    return CentreEstimate(m_step.estimate(inner, learnt), statistic.draws / n, statistic.scores / n)
+
+
+def _average_centre(
+    m_step: MStep, learnt: Learnt, estimate: CentreEstimate, rate: Scalar
+) -> Learnt:
+    averaged = m_step.average(learnt, estimate.inner, rate)
+    centre = estimate.draw + averaged.mass.velocity(estimate.score)
+    return averaged._replace(centre=(1 - rate) * learnt.centre + rate * centre)
 
 
 def _empty_thermostat(m_step: MStep, mass: Mass, size: Any) -> Thermostats:

@@ -167,6 +167,7 @@ def _check(kernel: Any, learnt: Learnt) -> Learnt:
         jnp.asarray(learnt.step_size, dtype),
         noise,
         jnp.asarray(thermostat_mass, dtype),
+        None if learnt.centre is None else jnp.asarray(learnt.centre, dtype),
         None if learnt.path is None else jnp.asarray(learnt.path, dtype),
     )
 
@@ -291,7 +292,9 @@ def _learning(
 def _em_step(
     kernel: Kernel, m_step: MStep, e_step: EStep, averaging: Schedule, key: PRNGKey, state: EMState
 ) -> tuple[EMState, EnsembleInfo]:
-    keys = jax.random.split(key, _num_keys(kernel, state.chains) + 2)  # one call: a call is what costs
+    keys = jax.random.split(
+        key, _num_keys(kernel, state.chains) + 2
+    )  # one call: a call is what costs
     move_keys, observe_key, renew_key = keys[:-2], keys[-2], keys[-1]
     chains, info = _move(kernel, state.learnt, move_keys, state.chains)
     statistic = m_step.update(state.statistic, info, state.learnt)

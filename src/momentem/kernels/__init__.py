@@ -1,10 +1,11 @@
 """How one chain moves."""
 
-from momentem.kernels.hmc import hmc, path_hmc
+from momentem.kernels.hmc import hmc
 from momentem.kernels.nphmc import nphmc
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
 from momentem.kernels.refreshed import refreshed
 from momentem.kernels.rhmc import rhmc
+from momentem.kernels.rotating import rotating_hmc
 from momentem.kernels.sg_nphmc import sg_nphmc
 from momentem.kernels.sghmc import sghmc
 from momentem.kernels.sgnht import ccadl, matrix_sgnht, sgnht
@@ -15,9 +16,9 @@ __all__ = [
     "hmc",
     "matrix_sgnht",
     "nphmc",
-    "path_hmc",
     "refreshed",
     "rhmc",
+    "rotating_hmc",
     "sg_nphmc",
     "sg_nphmc_printed",
     "sghmc",

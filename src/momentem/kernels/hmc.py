@@ -20,9 +20,9 @@ from momentem.checks import check_between, check_count, check_instance, is_trace
 from momentem.integrators import PhasePoint, trajectory
 from momentem.kernels.metropolis import metropolis
 from momentem.targets.minibatch import AnyTarget
-from momentem.types import Count, Info, Kernel, Learnt, PRNGKey, Scalar, Vector
+from momentem.types import Count, Info, Kernel, Learnt, Mass, PRNGKey, Scalar, Vector
 
-__all__ = ["HMCState", "hmc", "path_hmc"]
+__all__ = ["HMCState", "hmc", "hmc_init", "judged"]
 
 
 class HMCState(NamedTuple):
@@ -57,60 +57,23 @@ def hmc(target: AnyTarget, num_steps: int, jitter: float = 0.0) -> Kernel:
     check_between(0.0, 1.0, jitter=jitter)
     num_steps = num_steps if is_traced(num_steps) else int(num_steps)
     path = Partial(_uniform_steps, num_steps, jitter) if jitter else Partial(_same_steps, num_steps)
-    return Kernel(Partial(_init, target), Partial(_step, target, path))
+    return Kernel(Partial(hmc_init, target), Partial(_step, target, path))
 
 
-def path_hmc(target: AnyTarget, jitter: float = 0.5) -> Kernel:
-    """The HMC kernel whose paths have a length, `learnt.path`, instead of a number of steps.
-
-    Each iteration draws a length, the same for all chains, uniformly from path (1 -/+ jitter), and
-    rounds it at random to whole steps. The chains then take equally many, and none waits.
-
-    Args:
-        target: what is sampled.
-        jitter: in [0, 1).
-
-    Examples:
-        >>> import jax.numpy as jnp, momentem as mt
-        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
-        >>> learnt = mt.Learnt(mt.diagonal_mass(jnp.ones(2)), 0.3, path=1.5)
-        >>> trace = mt.sample(target, mt.fixed(mt.kernels.path_hmc(target), learnt))
-    """
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
-    check_between(0.0, 1.0, jitter=jitter)
-    step = Partial(_step, target, Partial(_steps_of_path))
-    return Kernel(Partial(_init, target), step, share=Partial(_draw_path, jitter))
-
-
-def _draw_path(jitter: Scalar | float, key: PRNGKey, learnt: Learnt) -> Learnt:
-    if learnt.path is None:
-        raise ValueError("path_hmc needs a path length: give Learnt(mass, step_size, path=…)")
-    length, rounding = jax.random.uniform(key, (2,), learnt.path.dtype)
-    path = learnt.path * (1 + jitter * (2 * length - 1)) + rounding * learnt.step_size
-    return learnt._replace(path=path)
-
-
-def _steps_of_path(key: PRNGKey, learnt: Learnt) -> Count:
+def _same_steps(num_steps: Count | int, key: PRNGKey) -> Count | int:
     del key
-    return jnp.maximum(1, jnp.floor(learnt.path / learnt.step_size)).astype(int)
-
-
-def _same_steps(num_steps: Count | int, key: PRNGKey, learnt: Learnt) -> Count | int:
-    del key, learnt
     return num_steps
 
 
-def _uniform_steps(
-    num_steps: Count | int, jitter: Scalar | float, key: PRNGKey, learnt: Learnt
-) -> Count:
-    del learnt
+def _uniform_steps(num_steps: Count | int, jitter: Scalar | float, key: PRNGKey) -> Count:
     # the whole numbers within num_steps (1 -/+ jitter), against rounding
     least = jnp.maximum(1, jnp.ceil(num_steps * (1 - jitter) - 1e-6)).astype(int)
     most = jnp.floor(num_steps * (1 + jitter) + 1e-6).astype(int)
     return jax.random.randint(key, (), least, most + 1)
 
 
-def _init(target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt) -> HMCState:
+def hmc_init(target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt) -> HMCState:
+    """The state at a position."""
     del key, learnt
     return HMCState(position, *jax.value_and_grad(target.logdensity)(position))
 
@@ -120,16 +83,23 @@ def _step(
 ) -> tuple[HMCState, Info]:
     mass, step_size = learnt.mass, learnt.step_size
     momentum_key, path_key, accept_key = jax.random.split(key, 3)
-    num_steps = path(path_key, learnt)
+    num_steps = path(path_key)
 
     start = PhasePoint(state.position, mass.sample(momentum_key), state.logdensity, state.gradient)
     end = trajectory(target.logdensity, mass, step_size, num_steps, start)
+    return judged(accept_key, mass, start, end, jnp.asarray(num_steps))
 
+
+def judged(
+    key: PRNGKey, mass: Mass, start: PhasePoint, end: PhasePoint, num_steps: Count
+) -> tuple[HMCState, Info]:
+    """The end of a path from `start`, or `start` if that is not accepted, and what to tell of
+    it."""
     energy_start = mass.kinetic_energy(start.momentum) - start.logdensity
     energy_end = mass.kinetic_energy(end.momentum) - end.logdensity
     is_usable = jnp.isfinite(end.gradient).all()
-    is_accepted, stats = metropolis(accept_key, energy_start, energy_end, is_usable)
+    is_accepted, stats = metropolis(key, energy_start, energy_end, is_usable)
     here = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old), end, start)
-    stats = {"lp": here.logdensity, **stats, "n_steps": jnp.asarray(num_steps)}
+    stats = {"lp": here.logdensity, **stats, "n_steps": num_steps}
     info = Info(here.position, here.momentum, here.gradient, stats)
     return HMCState(here.position, here.logdensity, here.gradient), info

@@ -8,6 +8,7 @@ x is the logarithm of the step size, and mu what it is drawn to. One rate per it
 over the chains.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from momentem.types import Count, Scalar
 __all__ = ["DualAveraging", "restarted", "started", "updated"]
 
 GAMMA, T0, KAPPA = 0.05, 10.0, 0.75  # Hoffman and Gelman's
+LARGEST = 0.75 * math.pi  # no path is longer
 OPTIMISM = 0.7  # mu above the start, in logarithms: exploring errs on the large side
 
 
@@ -46,7 +48,7 @@ def updated(old: DualAveraging, rate: Scalar, target: Scalar | float) -> DualAve
     time = old.time + 1
     t = time.astype(rate.dtype)
     error = (1 - 1 / (t + T0)) * old.error + (target - rate) / (t + T0)
-    log_step = old.centre - jnp.sqrt(t) / GAMMA * error
+    log_step = jnp.minimum(old.centre - jnp.sqrt(t) / GAMMA * error, math.log(LARGEST))
     weight = t**-KAPPA
     average = weight * log_step + (1 - weight) * old.log_average
     return DualAveraging(time, old.centre, error, log_step, average)

@@ -1,24 +1,24 @@
-"""Warm-up of HMC-EM: mass by EM, step size by dual averaging, path length by a rule, and an end by
-evidence.
+"""Warm-up of HMC-EM: mass and centre by EM, step size by dual averaging, path length by a rule, and
+an end by evidence.
 
-Mass. Before the first iteration, from the starts themselves: their scores g and positions theta
-give M_I = diag sd(theta) / sd(g), which is the variance of a Gaussian wherever the starts are.
-Then by EM, in E-steps that grow by half each time.
+Mass. Before the first iteration, from the starts themselves: the spread of their positions over the
+spread of their scores, M_I = diag sd(theta) / sd(grad L), which is the variance of a Gaussian
+wherever the starts are. Then by EM, in E-steps each twice as long as the one before.
 
 Step size. In every iteration, from the acceptance rate of all chains; anew after each M-step.
 
 Path. In a whitened posterior every direction swings with period 2 pi, and a quarter of it, pi / 2,
-carries a draw to where it is independent of its start. Until the mass is learnt a path may take
-only so many steps, twice as many in each E-step.
+carries a draw to where it is independent of its start. In the first E-steps, before there is a mass
+to trust, a path may take only so many steps: twice as many in each.
 
-End. An M-step that changes the mass by no more than its own Monte Carlo error, D coordinates
-learnt from S draws,
+End. An M-step from S >= max(LEAST, PER_DIMENSION D) draws that changes the mass no more than
+Monte Carlo error would,
 
-    rms (lambda - 1) <= TOLERANCE + sqrt(D / S),        lambda: eigenvalues of M_old M_new^-1
+    rms (lambda - 1) <= TOLERANCE + NOISE sqrt(D / S),        lambda: eigenvalues of M_old M_new^-1
 
-while the chains agree on the log density (variance of their means over the mean of their variances
-<= DISAGREEMENT), has nothing more to learn. Sampling starts there: with the same compiled program,
-in which learning has come to an end.
+while the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
+the mean of their variances), has nothing left to learn. Draws then come from the same compiled
+program, in which no E-step ends any more.
 """
 
 import math
@@ -29,19 +29,20 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from momentem.checks import check_between
+from momentem.checks import check_between, check_instance
 from momentem.em.wrapper import EMState
 from momentem.tuning.step_size import DualAveraging, restarted, started, updated
-from momentem.types import EnsembleInfo, Flag, Learnt, Mass, PRNGKey, Sampler, Scalar, Vectors
+from momentem.types import EnsembleInfo, Flag, Learnt, PRNGKey, Sampler, Scalar, Vectors
 
-__all__ = ["TunedState", "tuned"]
+__all__ = ["PATH", "TunedState", "tuned"]
 
 PATH = math.pi / 2
-FIRST_ITERATIONS = 10  # of the first E-step
+FIRST_ITERATIONS = 10  # of the first E-step, at least
 FIRST_STEPS = 8.0  # most steps of a path in the first E-step
-TOLERANCE = 0.1
+TOLERANCE, NOISE = 0.1, 0.5
+LEAST, PER_DIMENSION = 100, 4.0
 DISAGREEMENT = 0.1
-WHOLE_COMPARISON = 512  # masses are compared in all directions up to this dimension
+WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all directions
 
 
 class ChainMoments(NamedTuple):
@@ -53,7 +54,7 @@ class ChainMoments(NamedTuple):
 
 
 class TunedState(NamedTuple):
-    """What EM holds, the step size on its way, and whether warm-up may end."""
+    """What EM holds, the step size on its way, and whether warm-up may end or has ended."""
 
     em: EMState
     averaging: DualAveraging
@@ -63,12 +64,13 @@ class TunedState(NamedTuple):
 
 
 def tuned(sampler: Sampler, acceptance: float = 0.8) -> Sampler:
-    """An EM sampler of `kernels.path_hmc`, with its step size, path and length of warm-up tuned.
+    """An EM sampler of `kernels.rotating_hmc`, with step size, path and length of warm-up tuned.
 
     Args:
         sampler: from `monte_carlo_em`.
         acceptance: rate that the step size is tuned to.
     """
+    check_instance(Sampler, "build it by momentem.monte_carlo_em", sampler=sampler)
     check_between(0.0, 1.0, acceptance=acceptance)
     return Sampler(
         Partial(_init, sampler),
@@ -81,22 +83,26 @@ def tuned(sampler: Sampler, acceptance: float = 0.8) -> Sampler:
 
 def _init(sampler: Sampler, key: PRNGKey, positions: Vectors) -> TunedState:
     em = sampler.init(key, positions)
-    mass = _mass_of_starts(em.learnt.mass, em.chains.position, em.chains.gradient)
     averaging = started(em.learnt.step_size)
-    learnt = em.learnt._replace(mass=mass, path=_path(averaging, jnp.array(0), em.learnt))
-    size = jnp.full_like(em.e_step.size, FIRST_ITERATIONS * len(positions))
-    em, no = em._replace(learnt=learnt, e_step=em.e_step._replace(size=size)), jnp.array(False)
+    first = _of_starts(em.learnt, em.chains.position, em.chains.gradient)
+    first = first._replace(path=_path(averaging, jnp.array(0)))
+    size = jnp.maximum(em.e_step.size, FIRST_ITERATIONS * len(positions))
+    em = em._replace(learnt=first, e_step=em.e_step._replace(size=size))
+    no = jnp.array(False)
     return TunedState(em, averaging, _no_moments(positions), no, no)
 
 
-def _mass_of_starts(like: Any, positions: Vectors, scores: Vectors) -> Mass:
-    """Every start's distance from the others over its score's; of one start, 1 over its score."""
+def _of_starts(learnt: Learnt, positions: Vectors, scores: Vectors) -> Learnt:
+    """Mass and centre from the spread of the starts over that of their scores; of one start, from
+    the score's size."""
     if len(positions) == 1:
         variances = 1 / jnp.abs(scores[0])
     else:
         variances = jnp.std(positions, axis=0) / jnp.std(scores, axis=0)
-    variances = jnp.where(jnp.isfinite(variances) & (variances > 0), variances, 1.0)
-    return like.with_variances(variances)
+    is_usable = jnp.isfinite(variances) & (variances > 0)
+    mass = learnt.mass.with_variances(jnp.where(is_usable, variances, 1.0))
+    centre = jnp.mean(positions, axis=0) + mass.velocity(jnp.mean(scores, axis=0))
+    return learnt._replace(mass=mass, centre=centre)
 
 
 def _no_moments(positions: Vectors) -> ChainMoments:
@@ -105,39 +111,36 @@ def _no_moments(positions: Vectors) -> ChainMoments:
 
 
 def _seen(moments: ChainMoments, values: Float[Array, " chains"]) -> ChainMoments:
-    count = moments.count + 1
-    shift = values - moments.mean
+    count, shift = moments.count + 1, values - moments.mean
     mean = moments.mean + shift / count
     return ChainMoments(count, mean, moments.total + shift * (values - mean))
 
 
-def _path(averaging: DualAveraging, num_m_steps: Any, learnt: Learnt) -> Scalar:
+def _path(averaging: DualAveraging, num_m_steps: Any) -> Scalar:
     """The rule's length, or as far as the steps allowed so far reach."""
-    most = FIRST_STEPS * 2.0 ** num_m_steps.astype(learnt.step_size.dtype)
-    return jnp.minimum(PATH, most * jnp.exp(averaging.log_step))
+    step_size = jnp.exp(averaging.log_step)
+    return jnp.minimum(PATH, FIRST_STEPS * 2.0 ** num_m_steps.astype(step_size.dtype) * step_size)
 
 
 def _step(
     sampler: Sampler, acceptance: Any, key: PRNGKey, state: TunedState
 ) -> tuple[TunedState, EnsembleInfo]:
     em, info = sampler.step(key, state.em)
-    is_m_step, num_m_steps = info.learning["is_m_step"], info.learning["num_m_steps"]
-    averaging = updated(
-        state.averaging, jnp.mean(info.chains.stats["acceptance_rate"]), acceptance
-    )
-    moments = _seen(state.moments, info.chains.stats["lp"])
+    is_m_step, stats = info.learning["is_m_step"], info.chains.stats
+    averaging = updated(state.averaging, jnp.mean(stats["acceptance_rate"]), acceptance)
+    moments = _seen(state.moments, stats["lp"])
     is_settled = jax.lax.cond(
-        is_m_step & ~state.is_frozen,
-        lambda: _agree(moments) & _is_same(state.em, em.learnt),
+        is_m_step,
+        lambda: _do_agree(moments) & _is_same(state.em, em),
         lambda: state.is_settled,
     )
     averaging = _where(is_m_step, restarted(averaging), averaging)
     moments = _where(is_m_step, _no_moments(info.chains.position), moments)
-    learnt = em.learnt._replace(
-        step_size=jnp.exp(averaging.log_step), path=_path(averaging, num_m_steps, em.learnt)
+    adjusted = em.learnt._replace(
+        step_size=jnp.exp(averaging.log_step),
+        path=_path(averaging, info.learning["num_m_steps"]),
     )
-    learnt = _where(state.is_frozen, em.learnt, learnt)
-    em = em._replace(learnt=learnt)
+    em = em._replace(learnt=_where(state.is_frozen, em.learnt, adjusted))
     return TunedState(em, averaging, moments, is_settled, state.is_frozen), info
 
 
@@ -145,35 +148,37 @@ def _where(condition: Flag, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
-def _agree(moments: ChainMoments) -> Flag:
-    between = jnp.var(moments.mean)
-    within = jnp.mean(moments.total) / moments.count
-    return between <= DISAGREEMENT * within
+def _do_agree(moments: ChainMoments) -> Flag:
+    return jnp.var(moments.mean) <= DISAGREEMENT * jnp.mean(moments.total) / moments.count
 
 
-def _is_same(old: EMState, new: Learnt) -> Flag:
-    dim = len(new.mass.precision_diagonal())
-    size = old.statistic.num_samples.astype(new.step_size.dtype) + len(old.chains.position)
-    return _change(old.learnt.mass, new.mass) <= TOLERANCE + jnp.sqrt(dim / size)
+def _is_same(old: EMState, new: EMState) -> Flag:
+    dim = len(new.chains.position[0])
+    size = (old.statistic.num_samples + len(new.chains.position)).astype(new.learnt.step_size.dtype)
+    change = _change(old.learnt.mass, new.learnt.mass)
+    is_enough = size >= max(LEAST, PER_DIMENSION * dim)
+    return is_enough & (change <= TOLERANCE + NOISE * jnp.sqrt(dim / size))
 
 
-def _change(old: Mass, new: Mass) -> Scalar:
+def _change(old: Any, new: Any) -> Scalar:
     """The root mean square of lambda - 1."""
-    if len(new.precision_diagonal()) > WHOLE_COMPARISON:
-        ratios = new.precision_diagonal() / old.precision_diagonal()
-        return jnp.sqrt(jnp.mean((ratios - 1) ** 2))
-    identity = jnp.eye(len(new.precision_diagonal()), dtype=new.precision_diagonal().dtype)
+    diagonal = new.precision_diagonal()
+    if len(diagonal) > WHOLE_COMPARISON:
+        return jnp.sqrt(jnp.mean((diagonal / old.precision_diagonal() - 1) ** 2))
+    identity = jnp.eye(len(diagonal), dtype=diagonal.dtype)
     turned = jax.vmap(lambda y: new.whiten(old.colour(y)))(identity)  # rows F_new^-1 F_old e_i
-    return jnp.linalg.norm(turned @ turned.T - identity) / jnp.sqrt(len(identity))
+    return jnp.linalg.norm(turned @ turned.T - identity) / len(diagonal) ** 0.5
 
 
 def _freeze(sampler: Sampler, acceptance: Any, state: TunedState) -> tuple[Sampler, TunedState]:
-    """The same sampler, so that its program is compiled once; its E-step never ends."""
-    learnt = state.em.learnt._replace(
-        step_size=jnp.exp(state.averaging.log_average), path=jnp.full_like(state.em.learnt.path, PATH)
+    """The same sampler, so that its program is compiled once."""
+    learnt = state.em.learnt
+    learnt = learnt._replace(
+        step_size=jnp.exp(state.averaging.log_average), path=jnp.full_like(learnt.path, PATH)
     )
-    endless = jnp.full_like(state.em.e_step.size, jnp.iinfo(state.em.e_step.size.dtype).max)
-    em = state.em._replace(learnt=learnt, e_step=state.em.e_step._replace(size=endless))
+    size = state.em.e_step.size
+    endless = state.em.e_step._replace(size=jnp.full_like(size, jnp.iinfo(size.dtype).max))
+    em = state.em._replace(learnt=learnt, e_step=endless)
     return tuned(sampler, acceptance), state._replace(em=em, is_frozen=jnp.array(True))
 
 
