@@ -39,6 +39,7 @@ __all__ = ["PATH", "TunedState", "tuned"]
 PATH = math.pi / 2
 FIRST_ITERATIONS = 10  # of the first E-step, at least
 FIRST_STEPS = 8.0  # most steps of a path in the first E-step
+MOST_STEPS = 1000.0  # of any path
 TOLERANCE, NOISE = 0.1, 0.5
 LEAST, PER_DIMENSION = 100, 4.0
 DISAGREEMENT = 0.1
@@ -119,7 +120,8 @@ def _seen(moments: ChainMoments, values: Float[Array, " chains"]) -> ChainMoment
 def _path(averaging: DualAveraging, num_m_steps: Any) -> Scalar:
     """The rule's length, or as far as the steps allowed so far reach."""
     step_size = jnp.exp(averaging.log_step)
-    return jnp.minimum(PATH, FIRST_STEPS * 2.0 ** num_m_steps.astype(step_size.dtype) * step_size)
+    most = jnp.minimum(MOST_STEPS, FIRST_STEPS * 2.0 ** num_m_steps.astype(step_size.dtype))
+    return jnp.minimum(PATH, most * step_size)
 
 
 def _step(
@@ -173,9 +175,8 @@ def _change(old: Any, new: Any) -> Scalar:
 def _freeze(sampler: Sampler, acceptance: Any, state: TunedState) -> tuple[Sampler, TunedState]:
     """The same sampler, so that its program is compiled once."""
     learnt = state.em.learnt
-    learnt = learnt._replace(
-        step_size=jnp.exp(state.averaging.log_average), path=jnp.full_like(learnt.path, PATH)
-    )
+    step_size = jnp.exp(state.averaging.log_average)
+    learnt = learnt._replace(step_size=step_size, path=jnp.minimum(PATH, MOST_STEPS * step_size))
     size = state.em.e_step.size
     endless = state.em.e_step._replace(size=jnp.full_like(size, jnp.iinfo(size.dtype).max))
     em = state.em._replace(learnt=learnt, e_step=endless)
