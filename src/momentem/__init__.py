@@ -22,7 +22,7 @@ from momentem.masses import (
     diagonal_mass,
     low_rank_mass,
 )
-from momentem.run import SamplingWarning, sample, summary
+from momentem.run import SamplingWarning, load, resume, sample, summary
 from momentem.samplers import (
     hmc,
     hmc_em,
@@ -88,6 +88,7 @@ __all__ = [
     "key",
     "last_positions",
     "learnt_from",
+    "load",
     "low_rank_mass",
     "m_steps",
     "metrics",
@@ -95,6 +96,7 @@ __all__ = [
     "monte_carlo_em",
     "nphmc",
     "pymc_labels",
+    "resume",
     "rhmc",
     "sample",
     "schedules",
