@@ -90,12 +90,12 @@ def test_posterior_is_that_of_nuts(name):
     target = mt.from_numpyro(model, *args)
     mass = mt.diagonal_mass(np.array(precision))
     sampler = mt.fixed(mt.kernels.hmc(target, 6, jitter=0.5), mt.Learnt(mass, step_size))
-    trace = mt.sample(target, sampler, num_draws=2000, num_warmup=300, spread=0.5)
+    trace = mt.sample(target, sampler, num_draws=1000, spread=0.5)
     with usual_promotion():
         nuts = MCMC(
             NUTS(model),
             num_warmup=300,
-            num_samples=1000,
+            num_samples=500,
             num_chains=4,
             chain_method="vectorized",
             progress_bar=False,
