@@ -133,10 +133,10 @@ def killed(name, folder, seconds, is_drawing):
 
 
 def trials(name, num_kills, folder, seed):
-    """Kills and resumes until so many kills were dealt and the run they fell on is done."""
+    """Kills and resumes until so many kills were dealt and the run they fell on is done. Each
+    process is another one, with other hashes and addresses."""
     rng = random.Random(seed)
-    finished(name, folder / "first")  # compiles, for all that follow
-    expected, seconds = finished(name, folder / "whole")
+    expected, seconds = finished(name, folder / "whole")  # compiles, for all that follow
     kills, runs, right, torn, lost = 0, 0, 0, 0, 0
     path = folder / "killed"
     while True:

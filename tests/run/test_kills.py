@@ -4,7 +4,7 @@ import kills
 
 
 def test_killed_runs_are_resumed_to_the_same_bits(tmp_path):
-    found = kills.trials("sgnht_em", 2, tmp_path, seed=1)
+    found = kills.trials("hmc_em", 2, tmp_path, seed=1)
     assert found["kills"] == 2
     assert found["right"] == found["runs"]
     assert found["torn"] == 0

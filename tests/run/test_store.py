@@ -1,7 +1,8 @@
 """The run log: the same draws with it as without, after a pause as without one."""
 
-import os
+import re
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -184,26 +185,6 @@ def test_what_differs_is_said(tmp_path, monkeypatch):
         mt.resume(tmp_path / "data", two, mt.hmc(two, 0.3, 3))
 
 
-def test_a_model_has_the_same_hash_in_every_process(tmp_path):
-    script = """
-import jax, kills
-from momentem.run.fingerprints import fingerprints
-from momentem.run.loop import begin, init
-import jax.numpy as jnp
-jax.config.update("jax_enable_x64", True)
-for name in kills.CASES:
-    target, sampler = kills.case(name)
-    _, key, run_key, _ = begin(0)
-    state = jax.eval_shape(sampler.init, key, jnp.zeros((4, 4)))
-    print(fingerprints(target, sampler, run_key, state))
-"""
-    import kills
-
-    path = os.path.dirname(kills.__file__)
-    found = [run_alone(script, PYTHONPATH=path, PYTHONHASHSEED=seed) for seed in ("1", "2")]
-    assert found[0] == found[1]
-
-
 def test_thinning_keeps_the_last_of_every_few(tmp_path, small_segments):
     whole = mt.sample(TARGET, SAMPLER, **SIZES)
     for options in ({}, {"out": tmp_path / "run"}):
@@ -289,3 +270,9 @@ for num_draws in (50_000, 200_000):
 """
     few, many = map(int, run_alone(script).split())
     assert many - few < 60e6
+
+
+def test_the_page_on_long_runs_runs(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/durable.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {})
