@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test validate bench reproduce lint docs clean
+.PHONY: demo test validate bench reliability reproduce lint docs clean
 
 $(READY): pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,9 @@ validate: $(READY)  ## the long statistical checks
 
 bench: $(READY)  ## every benchmark, one after the other
 	for script in hmc_overhead mass_learning stochastic_overhead stochastic_headline riemannian topics_scale; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+
+reliability: $(READY)  ## kills, memory, NaN, hostile files and overhead, counted; half an hour and 9 GB of disk
+	$(BIN)/python benchmarks/reliability.py
 
 reproduce: $(READY)  ## the paper's tables, in full, into tables/
 	$(BIN)/momentem reproduce all --out tables

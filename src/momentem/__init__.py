@@ -3,6 +3,15 @@
 from numpyro.distributions import constraints
 
 from momentem import fixed_points, kernels, metrics, testing
+from momentem.bridges import (
+    from_blackjax,
+    from_numpyro,
+    from_pymc,
+    inverse_mass_matrix,
+    last_positions,
+    learnt_from,
+    pymc_labels,
+)
 from momentem.em import e_steps, fixed, forever, m_steps, monte_carlo_em, schedules
 from momentem.keys import key
 from momentem.masses import (
@@ -13,7 +22,7 @@ from momentem.masses import (
     diagonal_mass,
     low_rank_mass,
 )
-from momentem.run import SamplingWarning, sample, summary
+from momentem.run import SamplingWarning, load, resume, sample, summary
 from momentem.samplers import (
     hmc,
     hmc_em,
@@ -70,16 +79,25 @@ __all__ = [
     "fixed",
     "fixed_points",
     "forever",
+    "from_blackjax",
+    "from_numpyro",
+    "from_pymc",
     "hmc",
     "hmc_em",
+    "inverse_mass_matrix",
     "kernels",
     "key",
+    "last_positions",
+    "learnt_from",
+    "load",
     "low_rank_mass",
     "m_steps",
     "metrics",
     "mode",
     "monte_carlo_em",
     "nphmc",
+    "pymc_labels",
+    "resume",
     "rhmc",
     "sample",
     "schedules",

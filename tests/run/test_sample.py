@@ -12,8 +12,8 @@ import momentem as mt
 
 from processes import run_alone
 
-# momentem.run.sample is the function; this is its module
-run_module = importlib.import_module("momentem.run.sample")
+# where the loop and its constants are
+run_module = importlib.import_module("momentem.run.loop")
 
 TARGET = mt.density(
     lambda p: -0.5 * jnp.sum(p["x"] ** 2) - p["tau"],

@@ -1,5 +1,6 @@
 """What to make of a trace: a summary table, and warnings of trouble with their remedies."""
 
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import arviz_stats
 import numpy as np
 from arviz_base import dict_to_dataset
-from xarray import Dataset, DataTree
+from xarray import DataArray, Dataset, DataTree
+
+from momentem.run.troubles import Troubles
 
 __all__ = ["SamplingWarning", "summary", "warn_of_trouble"]
 
@@ -16,6 +19,9 @@ MIN_ESS_PER_CHAIN = 100  # likewise
 MAX_HEAT = 0.02  # of the kinetic temperature, beyond its Monte Carlo error
 MAX_BIAS = 0.1  # eps lambda_max(M^-1 Bhat)
 MAX_CHECKED = 1000  # scalars; of more, every so manieth, because each takes about a millisecond
+MAX_NUMBERS = 10**7  # of draws of those scalars, and of more, every so manieth draw,
+MIN_DRAWS = 1000  # as long as so many are left in a chain
+BLOCK_BYTES = 2**25  # that are read from a run log at a time
 
 
 class SamplingWarning(UserWarning):
@@ -44,21 +50,35 @@ def summary(trace: DataTree, **options: Any) -> Any:
     return arviz_stats.summary(trace, **options)
 
 
-def warn_of_trouble(trace: DataTree) -> None:
-    """Warns of divergences, of high R-hat and low ESS, of refused M-steps and of an interrupted
-    run."""
-    for message in _troubles(trace):
-        warnings.warn(message, SamplingWarning, stacklevel=3)
+def warn_of_trouble(trace: DataTree, warmup: Troubles, draws: Troubles) -> None:
+    """Warns of divergences, of numbers that are not finite, of high R-hat and low ESS, of refused
+    M-steps and of an interrupted run.
+
+    Args:
+        trace: of the run.
+        warmup: troubles of its warm-up, counted at every iteration.
+        draws: likewise, of its draws.
+    """
+    for message in _messages(trace, warmup, draws):
+        warn(message)
 
 
-def _troubles(trace: DataTree) -> list[str]:
+def warn(message: str) -> None:
+    """Warns in the name of the first caller that is not of this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("momentem."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, SamplingWarning, stacklevel=level)
+
+
+def _messages(trace: DataTree, warmup: Troubles, draws: Troubles) -> list[str]:
     found = []
     if trace.attrs["is_interrupted"]:
-        draws, warmup = (
+        kept = [
             trace[group].sizes["draw"] if group in trace.children else 0
             for group in ("posterior", "warmup_posterior")
-        )
-        found.append(f"interrupted: {draws} draws per chain were kept, and {warmup} of warm-up")
+        ]
+        found.append(f"interrupted: {kept[0]} draws per chain were kept, and {kept[1]} of warm-up")
     if "em" in trace.children and not trace["em"].sizes["m_step"]:
         found.append("warm-up ended before the first M-step: nothing was learnt; warm up longer")
     if "em" in trace.children and (refused := int(trace["em"].to_dataset()["is_refused"].sum())):
@@ -68,15 +88,26 @@ def _troubles(trace: DataTree) -> list[str]:
             "definite: raise the size of the E-step, or start from a heavier mass if few moves are "
             "accepted"
         )
+    both = warmup + draws
+    if both.draws.times:
+        found.append(
+            f"{both.draws.times} numbers among the draws are not finite, {both.draws.where()}: the "
+            "parameter overflows; give it another constraint or a tighter prior"
+        )
+    if both.densities.times:
+        found.append(
+            "the log density was not finite where it was looked at, "
+            f"{both.densities.times} times, {both.densities.where()}, and this sampler goes by "
+            "gradients alone: give the parameter that left its support a constraint"
+        )
+    if draws.diverging.times:
+        found.append(
+            f"{draws.diverging.times} of {trace.attrs['num_transitions']} draws diverged, "
+            f"{draws.diverging.where()}, so parts of the posterior may be missing: lower the step "
+            "size or reparametrise"
+        )
     if "posterior" not in trace.children:
         return found
-    is_diverging = trace["sample_stats"].to_dataset()["diverging"].values
-    if count := int(is_diverging.sum()):
-        found.append(
-            f"{count} of {is_diverging.size} draws diverged, so parts of the posterior may be "
-            "missing: lower the "
-            "step size or reparametrise"
-        )
     found += _stochastic_troubles(trace)
     # chains that never moved have 0 / 0 for an R-hat: reported as nan
     with np.errstate(all="ignore"):
@@ -110,14 +141,7 @@ def _convergence_troubles(trace: DataTree) -> list[str]:
     num_chains, num_draws = posterior.sizes["chain"], posterior.sizes["draw"]
     if num_chains < 2 or num_draws < 4:
         return [f"{num_chains} chains of {num_draws} draws are too few to judge: run more"]
-    # a scalar that never moves in any chain is fixed by its constraint, unless all are: then
-    # nothing moved
-    scalars = list(_scalars(posterior))
-    scalars = [item for item in scalars if np.ptp(item[1]) > 0] or scalars
-    stride = -(-len(scalars) // MAX_CHECKED)
-    checked = dict_to_dataset(dict(scalars[::stride]))
-    scope = f" (checked {len(checked)} of {len(scalars)} scalars)" if stride > 1 else ""
-
+    checked, scope = _checked(posterior)
     found = []
     name, rhat = _worst(arviz_stats.rhat(checked), largest=True)
     if not rhat <= MAX_RHAT:
@@ -135,12 +159,45 @@ def _convergence_troubles(trace: DataTree) -> list[str]:
     return found
 
 
-def _scalars(posterior: Dataset) -> Iterator[tuple[str, np.ndarray]]:
-    """Every scalar of the posterior by name, as (chain, draw)."""
-    for name, array in posterior.data_vars.items():
-        for where in np.ndindex(array.shape[2:]):
-            label = f"{name}[{', '.join(map(str, where))}]" if where else str(name)
-            yield label, array.values[(slice(None), slice(None), *where)]
+def _checked(posterior: Dataset) -> tuple[Dataset, str]:
+    """Scalars of the posterior by name, (chain, draw), and a word on which, if they are not all."""
+    num_chains, num_draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    sizes = {name: array.size // (num_chains * num_draws) for name, array in posterior.items()}
+    total = sum(sizes.values())
+    stride = -(-total // MAX_CHECKED)
+    numbers = -(-total // stride) * num_chains * num_draws
+    skip = max(1, min(numbers // MAX_NUMBERS, num_draws // MIN_DRAWS))
+    scalars, first = [], 0
+    for name, array in posterior.items():
+        chosen = range(-first % stride, sizes[name], stride)
+        scalars += _scalars(str(name), array, chosen, skip)
+        first += sizes[name]
+    # a scalar that never moves in any chain is fixed by its constraint, unless all are: then
+    # nothing moved
+    scalars = [item for item in scalars if np.ptp(item[1]) > 0] or scalars
+    parts = [f"{len(scalars)} of {total} scalars"] if stride > 1 else []
+    parts += [f"every {skip}th draw"] if skip > 1 else []
+    return dict_to_dataset(dict(scalars)), f" (checked {', '.join(parts)})" if parts else ""
+
+
+def _scalars(
+    name: str, array: DataArray, chosen: range, skip: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The chosen scalars of a parameter, of every so manieth draw, read in blocks of draws."""
+    if not chosen:
+        return
+    num_chains, num_draws, *shape = array.shape
+    row_bytes = max(1, array.nbytes // num_draws)
+    block = max(1, BLOCK_BYTES // row_bytes // skip) * skip
+    pieces = []
+    for first in range(0, num_draws, block):
+        rows = array.isel(draw=slice(first, first + block, skip)).values
+        pieces.append(rows.reshape(num_chains, rows.shape[1], -1)[:, :, list(chosen)])
+    values = np.concatenate(pieces, axis=1)
+    for i, place in enumerate(chosen):
+        where = np.unravel_index(place, shape) if shape else ()
+        label = f"{name}[{', '.join(map(str, map(int, where)))}]" if where else name
+        yield label, values[:, :, i]
 
 
 def _worst(diagnostic: Dataset, largest: bool) -> tuple[str, float]:

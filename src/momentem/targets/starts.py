@@ -66,8 +66,10 @@ def _value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Ve
 
 
 def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
-    """The user's own starts, constrained and with a leading axis of chains, each checked."""
-    like = jax.eval_shape(target.constrain, target.initial)
+    """The user's own starts, constrained and with a leading axis of chains, each checked. What is
+    a function of the parameters need not be given."""
+    like = _sampled(target, jax.eval_shape(target.constrain, target.initial))
+    positions = _sampled(target, positions)
     expected = jax.tree.map(lambda leaf: (num_chains, *leaf.shape), like)
     found = jax.tree.map(np.shape, positions)
     if found != expected:
@@ -84,9 +86,19 @@ def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
     return vectors
 
 
+def _sampled(target: AnyTarget, parameters: Any) -> Any:
+    """The parameters themselves, without what a model computes from them, if they go by names."""
+    names = jax.eval_shape(target.unravel, target.initial)
+    if not (isinstance(names, dict) and isinstance(parameters, dict)):
+        return parameters
+    # strangers stay, so that a name that is misspelt is not taken for what is computed
+    computed = jax.eval_shape(target.constrain, target.initial).keys() - names.keys()
+    return {name: value for name, value in parameters.items() if name not in computed}
+
+
 def _check_support(target: AnyTarget, chain: int, given: Any, vector: Vector) -> None:
     """Refuses parameters that do not come back from the unconstrained scale: out of support."""
-    back = jax.tree.leaves(target.constrain(vector))
+    back = jax.tree.leaves(_sampled(target, target.constrain(vector)))
     tolerance = 1e-3 if vector.dtype == jnp.float32 else 1e-6
     for name, a, b in zip(parameter_names(given), jax.tree.leaves(given), back, strict=True):
         if not np.allclose(a, b, rtol=tolerance, atol=tolerance):
@@ -101,7 +113,8 @@ def check_start(target: AnyTarget, position: Vector) -> None:
     value, gradient = _value_and_gradient(target, position)
     if np.isfinite(value) and np.isfinite(gradient).all():
         return
-    parameters, gradients = target.constrain(position), target.unravel(gradient)
+    parameters = _sampled(target, target.constrain(position))
+    gradients = target.unravel(gradient)
     listed = zip(
         parameter_names(parameters),
         jax.tree.leaves(parameters),

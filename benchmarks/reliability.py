@@ -1,0 +1,214 @@
+"""What reliability means here, counted: one command prints the table.
+
+python benchmarks/reliability.py                 all of it, about half an hour and 9 GB of disk
+python benchmarks/reliability.py --only memory --draws 1000000
+
+kills       SIGKILL at random times of HMC-EM, SGNHT-EM and SG-NPHMC-EM (minibatches), resumed;
+            SHA-256 of all draws, statistics and M-steps against a run that nobody killed
+memory      10^7 draws of 100 numbers, streamed: peak memory above that of a run of 5,000
+injections  NaN and infinities in value, gradient and data, at the start, in warm-up, at a draw
+hostile     files that were cut, changed or made to harm
+overhead    what out= and the progress bar cost, medians of interleaved rounds, and their bits
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import hostile_files
+import injections
+import kills
+import momentem as mt
+from momentem.reproduce.timing import interleaved, ratio
+
+MAX_GROWTH = 300e6  # bytes, of the streamed run
+MAX_LOG, MAX_BAR = 0.03, 0.02
+
+
+def check_kills(given):
+    shares = [given.kills // 3 + (i < given.kills % 3) for i in range(3)]
+    for name, share in zip(kills.CASES, shares, strict=True):
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            found = kills.trials(name, share, Path(folder), given.seed)
+        is_right = found["right"] == found["runs"] and not found["torn"] and found["lost"] <= 1
+        yield (
+            f"kill -9, {name}",
+            f"{found['kills']} kills of {found['runs']} runs: {found['right']} of {found['runs']} "
+            f"resumed to the same bits, {found['torn']} torn, at most {found['lost']} segment lost",
+            is_right,
+        )
+
+
+STREAM = """
+import resource, sys, tempfile, time, warnings, jax, jax.numpy as jnp, momentem as mt
+warnings.simplefilter("ignore")
+target = mt.density(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(100))
+sampler = mt.hmc(target, 0.5, 1)
+for num_draws in (5_000, int(sys.argv[2]) // 10, int(sys.argv[2])):
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
+        begun = time.perf_counter()
+        trace = mt.sample(target, sampler, num_draws, 0, 1, out=folder)
+        assert trace["posterior"].sizes["draw"] == num_draws
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(num_draws, peak, time.perf_counter() - begun, flush=True)
+"""
+
+
+def check_memory(given):
+    needed = 4.2e2 * given.draws
+    if shutil.disk_usage(given.folder).free < 1.5 * needed:
+        yield "memory", f"not run: it needs {1.5 * needed / 1e9:.0f} GB of disk", False
+        return
+    script = [sys.executable, "-c", STREAM, given.folder, str(given.draws)]
+    lines = subprocess.run(script, check=True, capture_output=True, text=True).stdout.split("\n")
+    rows = [[float(word) for word in line.split()] for line in lines if line]
+    for num_draws, peak, seconds in rows[1:]:
+        growth = peak - rows[0][1]
+        yield (
+            f"{num_draws:.0e} draws x 100, streamed",
+            f"{growth / 1e6:.0f} MB above the peak of 5,000 draws ({rows[0][1] / 1e6:.0f} MB), for "
+            f"{4e2 * num_draws / 1e6:.0f} MB of draws, in {seconds:.0f} s",
+            growth < MAX_GROWTH,
+        )
+
+
+def check_injections(given):
+    cases = injections.cases()
+    bad = []
+    for name, (inject, pattern) in cases.items():
+        if not re.search(pattern, injections.answer(inject)):
+            bad.append(name)
+    yield "NaN injections", f"{len(cases)}, silent or vague {len(bad)} {bad or ''}", not bad
+
+
+def check_hostile(given):
+    target = mt.density(
+        lambda p: -0.5 * jnp.sum(p["x"] ** 2) - p["y"] ** 2, {"x": jnp.zeros(3), "y": 0.0}
+    )
+    sampler = mt.hmc(target, 0.5, 3)
+    taken, ran, before = [], 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        good = Path(folder) / "good"
+        mt.sample(target, sampler, 10, 10, 2, out=good)
+        for num_draws in (20, 30, 40):
+            mt.resume(good, target, sampler, num_draws)
+        for i, (name, tamper) in enumerate(hostile_files.HOSTILE.items()):
+            copy, marker = Path(folder) / f"run{i}", Path(folder) / f"marker{i}"
+            shutil.copytree(good, copy)
+            tamper(copy, marker)
+            with contextlib.suppress(ValueError, OSError):
+                mt.resume(copy, target, sampler, 50)
+                taken.append(name)
+            with contextlib.suppress(ValueError, OSError):
+                mt.load(copy)
+            ran += marker.exists()
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+    yield (
+        "hostile files",
+        f"{len(hostile_files.HOSTILE)}, taken {len(taken)} {taken or ''}, code run {ran}, memory "
+        f"grew by {grown:.0f} MB (with compilation)",
+        not taken and not ran,
+    )
+
+
+def logistic():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 20))
+    y = (rng.uniform(size=2000) < 1 / (1 + np.exp(-x @ np.ones(20)))).astype(float)
+
+    def log_likelihood(w, datum):
+        logit = datum[0] @ w
+        return datum[1] * logit - jnp.logaddexp(0.0, logit)
+
+    return mt.dataset(lambda w: -0.05 * jnp.sum(w**2), log_likelihood, (x, y), jnp.zeros(20))
+
+
+@contextlib.contextmanager
+def terminal():
+    """A terminal that nobody looks at."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        os.environ["FORCE_COLOR"] = "1"
+        try:
+            yield
+        finally:
+            del os.environ["FORCE_COLOR"]
+
+
+def check_overhead(given):
+    target = logistic()
+    sampler = mt.hmc(target, 0.05, 10)
+    found = {}
+
+    def plain():
+        found["plain"] = mt.sample(target, sampler, given.length, 0, 4, progress=False)
+
+    def logged():
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            trace = mt.sample(target, sampler, given.length, 0, 4, progress=False, out=folder)
+            found["logged"] = trace.load()
+
+    def bar():
+        with terminal():
+            found["bar"] = mt.sample(target, sampler, given.length, 0, 4)
+
+    seconds = interleaved({"plain": plain, "logged": logged, "bar": bar}, given.rounds)
+    for name, most in (("logged", MAX_LOG), ("bar", MAX_BAR)):
+        cost = ratio(seconds, name, "plain") - 1
+        is_same = found[name]["posterior"].equals(found["plain"]["posterior"])
+        yield (
+            f"cost of {'out=' if name == 'logged' else 'the progress bar'}",
+            f"{100 * cost:.1f} % of {np.median(seconds['plain']):.1f} s, "
+            f"{'the same' if is_same else 'OTHER'} bits",
+            cost < most and is_same,
+        )
+
+
+CHECKS = {
+    "kills": check_kills,
+    "memory": check_memory,
+    "injections": check_injections,
+    "hostile": check_hostile,
+    "overhead": check_overhead,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=CHECKS, action="append")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--draws", type=int, default=10**7)
+    parser.add_argument("--length", type=int, default=20_000, help="draws of a timed run")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the kills' times")
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="where run logs go")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    jax.config.update("jax_enable_x64", True)
+    table = Table("figure", "found", "holds", title=f"Reliability (seed {given.seed})")
+    is_right = True
+    for name in given.only or CHECKS:
+        for figure, text, holds in CHECKS[name](given):
+            table.add_row(figure, text, "yes" if holds else "NO")
+            print(f"{figure}: {text}: {'yes' if holds else 'NO'}", flush=True)
+            is_right &= holds
+    Console(width=140).print(table)
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

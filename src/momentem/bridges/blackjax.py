@@ -1,0 +1,135 @@
+"""A kernel from a BlackJAX algorithm that takes a step size and an inverse mass matrix.
+
+    Learnt.step_size   -> step_size
+    Learnt.mass        -> inverse_mass_matrix      M_I = M^-1; a low-rank mass keeps its form
+
+The algorithm is built anew inside every step from what is learnt, which costs nothing once it is
+compiled. BlackJAX draws momenta afresh, so that a change of mass leaves nothing to carry over. Info
+has the momentum at the end of the step where BlackJAX tells it (HMC and its relatives), else the
+one that the step began with (NUTS), else zeros: the `momentum` M-steps, which learn from
+transients, need the first.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from momentem.bridges.foreign import Constants, usual_promotion
+from momentem.bridges.masses import inverse_mass_matrix
+from momentem.checks import check_callable, check_instance
+from momentem.masses import DiagonalMass, LowRankMass
+from momentem.targets.minibatch import AnyTarget
+from momentem.types import Info, Kernel, Learnt, Mass, PRNGKey, Vector
+
+__all__ = ["from_blackjax"]
+
+OPEN = ("step_size", "inverse_mass_matrix")
+NAMES = {  # BlackJAX's names of what ArviZ calls
+    "acceptance_rate": "acceptance_rate",
+    "energy": "energy",
+    "num_integration_steps": "n_steps",
+    "num_trajectory_expansions": "tree_depth",
+}
+
+
+def from_blackjax(algorithm: Callable[..., Any], target: AnyTarget, **parameters: Any) -> Kernel:
+    """A kernel from a BlackJAX algorithm. Mass and step size are left open.
+
+    Args:
+        algorithm: e.g. `blackjax.nuts`, `blackjax.hmc`, `blackjax.dynamic_hmc`.
+        target: what is sampled, on all data.
+        **parameters: further ones of the algorithm, e.g. `num_integration_steps` of `blackjax.hmc`;
+            they are constants of the compiled program.
+
+    Examples:
+        >>> import blackjax, jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
+        >>> nuts_em = mt.monte_carlo_em(
+        ...     mt.from_blackjax(blackjax.nuts, target),
+        ...     mt.Learnt(mt.diagonal_mass(jnp.ones(2)), 0.5),
+        ...     m_step=mt.m_steps.fisher(),
+        ...     e_step=mt.e_steps.constant(100),
+        ... )
+    """
+    check_callable(algorithm=algorithm)
+    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
+    if taken := [name for name in OPEN if name in parameters]:
+        raise ValueError(f"{taken[0]} must be left open, because EM sets it; give it in Learnt")
+    constants = Constants(
+        algorithm, *(part for item in sorted(parameters.items()) for part in item)
+    )
+    _check(constants, target)
+    return Kernel(Partial(_init, constants, target), Partial(_step, constants, target))
+
+
+def _built(constants: Constants, target: AnyTarget, learnt: Learnt) -> Any:
+    algorithm, *items = constants.values
+    parameters = dict(zip(items[::2], items[1::2], strict=True))
+    return algorithm(
+        target.logdensity,
+        step_size=learnt.step_size,
+        inverse_mass_matrix=_inverse(learnt.mass),
+        **parameters,
+    )
+
+
+def _inverse(mass: Mass) -> Any:
+    if isinstance(mass, LowRankMass):
+        from blackjax.mcmc.metrics import LowRankInverseMassMatrix
+
+        return LowRankInverseMassMatrix(mass.scale, mass.vectors, mass.eigenvalues)
+    return inverse_mass_matrix(mass)
+
+
+def _check(constants: Constants, target: AnyTarget) -> None:
+    """Refuses an algorithm that cannot be built so, or whose state lacks what a kernel tells."""
+    theirs = getattr(constants.values[0], "differentiable", constants.values[0])
+    name = getattr(theirs, "__module__", repr(theirs))
+    if target.initial.dtype != jnp.zeros(()).dtype:
+        raise TypeError(
+            f"target must be of JAX's own precision, which is BlackJAX's, {jnp.zeros(()).dtype}, "
+            f"got {target.initial.dtype}; cast its `initial`, or set jax_enable_x64"
+        )
+    ones = jnp.ones_like(target.initial)
+    learnt = Learnt(DiagonalMass(ones), jnp.ones((), ones.dtype))
+    try:
+        state = jax.eval_shape(_init, constants, target, jax.random.key(0), target.initial, learnt)
+    except TypeError as error:
+        raise TypeError(
+            "algorithm must take (logdensity, step_size, inverse_mass_matrix) and the parameters "
+            f"given, like blackjax.nuts, got {name}, which says: {error}"
+        ) from error
+    if lacking := [
+        f for f in ("position", "logdensity", "logdensity_grad") if not hasattr(state, f)
+    ]:
+        raise TypeError(
+            f"algorithm must keep position, logdensity and logdensity_grad in its state, like "
+            f"blackjax.nuts, got {name}, whose state lacks {lacking[0]}"
+        )
+
+
+def _init(
+    constants: Constants, target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt
+) -> Any:
+    with usual_promotion():
+        return _built(constants, target, learnt).init(position, key)
+
+
+def _step(
+    constants: Constants, target: AnyTarget, key: PRNGKey, state: Any, learnt: Learnt
+) -> tuple[Any, Info]:
+    with usual_promotion():
+        state, told = _built(constants, target, learnt).step(key, state)
+    stats = {"lp": state.logdensity, "diverging": jnp.asarray(getattr(told, "is_divergent", False))}
+    for theirs, ours in NAMES.items():
+        if hasattr(told, theirs):
+            stats[ours] = jnp.asarray(getattr(told, theirs))
+    momentum = getattr(told, "momentum", jnp.zeros_like(state.position))
+    if hasattr(getattr(told, "proposal", None), "momentum"):
+        momentum = jnp.where(told.is_accepted, told.proposal.momentum, momentum)
+        # BlackJAX's is that of the proposal, whether it was accepted or not
+        stats["energy"] = learnt.mass.kinetic_energy(momentum) - state.logdensity
+    return state, Info(state.position, momentum, state.logdensity_grad, stats)

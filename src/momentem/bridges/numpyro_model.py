@@ -1,0 +1,109 @@
+"""What is asked of a NumPyro model whose arguments are bound: its sites, its log density, and the
+way between its constrained sites and a flat vector."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.infer import init_to_feasible
+from numpyro.infer.util import constrain_fn, potential_energy, unconstrain_fn
+
+from momentem.bridges.foreign import Constants, usual_promotion
+from momentem.targets.density import Parameters
+from momentem.types import Scalar, Vector
+
+__all__ = ["Site", "constrain", "kept_values", "logdensity", "settled", "sites", "unconstrain"]
+
+
+class Site(NamedTuple):
+    """What is known of a site before anything is computed."""
+
+    kind: str  # NumPyro's type of it: sample, deterministic, plate, param, …
+    args: tuple  # of a plate: its size and subsample_size
+    plates: dict[str, int]  # the axis, counted from the last, of every plate it is in
+    distribution: Any = None  # its class, of a sample site
+    is_latent: bool = False
+    is_discrete: bool = False
+    shape: tuple[int, ...] = ()  # of the distribution
+    event_dim: int = 0
+    value_shape: tuple[int, ...] = ()
+    free_shape: tuple[int, ...] = ()  # of a latent site on the unconstrained scale
+    dtype: Any = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is neither random nor computed, but held where it is."""
+        return self.kind in ("param", "mutable")
+
+
+def _site(message: dict[str, Any]) -> Site:
+    plates = {frame.name: frame.dim for frame in message.get("cond_indep_stack") or ()}
+    site = Site(message["type"], tuple(message.get("args") or ()), plates)
+    if site.kind != "sample":
+        return site
+    law, value = message["fn"], message["value"]
+    is_latent, is_discrete = not message["is_observed"], law.support.is_discrete
+    is_free = is_latent and not is_discrete
+    return site._replace(
+        distribution=type(law),
+        is_latent=is_latent,
+        is_discrete=is_discrete,
+        shape=tuple(law.shape()),
+        event_dim=law.event_dim,
+        value_shape=jnp.shape(value),
+        free_shape=biject_to(law.support).inverse_shape(law.shape()) if is_free else (),
+        dtype=jnp.result_type(value),
+    )
+
+
+def _trace(model: Callable) -> dict[str, Any]:
+    with usual_promotion():
+        start = handlers.substitute(handlers.seed(model, 0), substitute_fn=init_to_feasible)
+        return handlers.trace(start).get_trace()
+
+
+def sites(model: Callable) -> dict[str, Site]:
+    """The model's sites by name, without computing their values: op by op that takes seconds."""
+    found = {}
+
+    def look() -> None:
+        found.update({name: _site(message) for name, message in _trace(model).items()})
+
+    jax.eval_shape(look)
+    return found
+
+
+def kept_values(model: Callable) -> dict[str, Any]:
+    """The values that the model gives its `param` sites."""
+    return {name: m["value"] for name, m in _trace(model).items() if _site(m).is_kept}
+
+
+def settled(model: Callable, kept: dict[str, Any]) -> Any:
+    """Runs the model with its `param` sites held where they are, as in NumPyro's own MCMC, and with
+    a key for those that ask for one by `numpyro.prng_key`."""
+    with handlers.seed(rng_seed=0, hide_types=["sample", "plate"]), handlers.substitute(data=kept):
+        return model()
+
+
+def logdensity(model: Callable, unravel: Callable, position: Vector) -> Scalar:
+    """log p(u) = -potential_energy(u)."""
+    with usual_promotion():
+        return -jnp.asarray(potential_energy(model, (), {}, unravel(position)))
+
+
+def constrain(model: Callable, unravel: Callable, position: Vector) -> Parameters:
+    """The latent sites, constrained, and the deterministic ones."""
+    with usual_promotion():
+        found = constrain_fn(model, (), {}, unravel(position), return_deterministic=True)
+    return jax.tree.map(jnp.asarray, found)
+
+
+def unconstrain(model: Callable, names: Constants, parameters: Parameters) -> Vector:
+    """The flat vector of the latent sites, which are called `names`."""
+    latent = {name: parameters[name] for name in names.values}
+    with usual_promotion():
+        return ravel_pytree(unconstrain_fn(model, (), {}, latent))[0]

@@ -1,0 +1,190 @@
+"""A target from a PyMC model: its free variables, as PyMC transforms them, as one flat vector.
+
+    log p(u) = model.logp()                  PyMC's, compiled by JAX, with its transforms' Jacobians
+
+PyMC's data become constants of the compiled program. PyMC is an extra, and not imported before it
+is needed.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+
+from momentem.bridges.foreign import Constants, usual_promotion
+from momentem.checks import check_instance
+from momentem.targets.density import Parameters, Target, as_parameters, check_scalar
+from momentem.types import Scalar, Vector
+
+__all__ = ["from_pymc", "pymc_labels"]
+
+
+def from_pymc(model: Any) -> Target:
+    """A target from a PyMC model. Draws hold its free variables and its deterministics.
+
+    PyMC computes in 64 bits, so JAX must too.
+
+    Args:
+        model: a `pymc.Model` whose free variables are continuous.
+
+    Examples:
+        >>> import jax, momentem as mt, pymc as pm
+        >>> jax.config.update("jax_enable_x64", True)
+        >>> with pm.Model() as model:
+        ...     scale = pm.HalfNormal("scale")
+        ...     variance = pm.Deterministic("variance", scale**2)
+        ...     y = pm.Normal("y", 0.0, scale, observed=[1.0, -2.0])
+        >>> target = mt.from_pymc(model)
+        >>> sorted(target.constrain(target.initial))
+        ['scale', 'variance']
+    """
+    compiled = _compiler()
+    _check(model)
+    values = [model.rvs_to_values[rv] for rv in model.free_RVs]
+    names = Constants(*(rv.name for rv in model.free_RVs))
+    wanted = {variable.name for variable in [*model.free_RVs, *model.deterministics]}
+    shown = {v.name: v for v in model.unobserved_value_vars if v.name in wanted}
+    with _quiet_about_blas():
+        point = model.initial_point()
+        logdensity = compiled(values, [model.logp()])
+        constrain = compiled(values, list(shown.values()))
+        unconstrain = compiled(*_transformed(model))
+    free = {name: point[value.name] for name, value in zip(names.values, values, strict=True)}
+    initial, unravel = ravel_pytree(as_parameters(free))
+    unravel = Partial(unravel)
+    as_parameters(dict.fromkeys(shown, 0.0))  # checks the names of deterministics
+    target = Target(
+        logdensity=Partial(_logdensity, Partial(logdensity), names, unravel),
+        initial=initial,
+        constrain=Partial(_constrain, Partial(constrain), names, Constants(*shown), unravel),
+        unconstrain=Partial(_unconstrain, Partial(unconstrain), names),
+        unravel=unravel,
+    )
+    check_scalar("the log density of model", target.logdensity, initial)
+    return target
+
+
+def pymc_labels(model: Any) -> dict[str, Any]:
+    """The model's `dims` and `coords`, for `momentem.sample(target, ..., **pymc_labels(model))`.
+
+    Args:
+        model: a `pymc.Model`.
+
+    Examples:
+        >>> import momentem as mt, pymc as pm
+        >>> with pm.Model(coords={"city": ["Rome", "Oslo"]}) as model:
+        ...     x = pm.Normal("x", dims="city")
+        >>> mt.pymc_labels(model)
+        {'dims': {'x': ['city']}, 'coords': {'city': ['Rome', 'Oslo']}}
+    """
+    _compiler()
+    _check(model)
+    shown = {variable.name for variable in [*model.free_RVs, *model.deterministics]}
+    known = {name: list(labels) for name, labels in model.coords.items() if labels is not None}
+    dims = {name: list(d) for name, d in model.named_vars_to_dims.items() if name in shown}
+    used = {dim for names in dims.values() for dim in names}
+    return {"dims": dims, "coords": {name: known[name] for name in known if name in used}}
+
+
+def _compiler() -> Callable[..., Any]:
+    """PyMC's compiler to JAX. Importing it sets JAX up anew, with 100 devices and in PyTensor's
+    precision, which is undone here."""
+    flags, is_x64 = os.environ.get("XLA_FLAGS"), jax.config.read("jax_enable_x64")
+    try:
+        from pymc.sampling.jax import get_jaxified_graph
+    except ImportError as error:
+        raise ImportError(
+            f"from_pymc needs PyMC, which cannot be imported: {error}; install it with "
+            "pip install 'momentem[pymc]'"
+        ) from error
+    finally:
+        jax.config.update("jax_enable_x64", is_x64)
+        if flags is None:
+            os.environ.pop("XLA_FLAGS", None)
+        else:
+            os.environ["XLA_FLAGS"] = flags
+    return get_jaxified_graph
+
+
+def _check(model: Any) -> None:
+    import pymc
+    import pytensor
+
+    check_instance(pymc.Model, "build it with `with pymc.Model() as model`", model=model)
+    precision = "float64" if jax.config.read("jax_enable_x64") else "float32"
+    if pytensor.config.floatX != precision:
+        raise ValueError(
+            f"JAX must compute in PyTensor's {pytensor.config.floatX}, got {precision}; set "
+            "jax.config.update('jax_enable_x64', True), or pytensor.config.floatX before the "
+            "model is built"
+        )
+    if not model.free_RVs:
+        raise ValueError("model must have a free variable to sample, got none")
+    if model.discrete_value_vars:
+        raise ValueError(
+            "free variables of model must be continuous, got "
+            f"{sorted(v.name for v in model.discrete_value_vars)}; sum them out, e.g. by "
+            "pymc.Mixture"
+        )
+    minibatched = [rv.name for rv in model.observed_RVs if _is_minibatch(rv)]
+    if minibatched:
+        raise ValueError(
+            f"model must use all its data, got minibatches in {minibatched}; give the data "
+            "themselves, or write the model with momentem.dataset or momentem.from_numpyro"
+        )
+
+
+def _is_minibatch(rv: Any) -> bool:
+    from pymc.variational.minibatch_rv import MinibatchRandomVariable
+
+    return isinstance(rv.owner.op, MinibatchRandomVariable)
+
+
+@contextmanager
+def _quiet_about_blas() -> Iterator[None]:
+    """PyTensor misses a BLAS that it is not going to use: JAX has its own."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS")
+        yield
+
+
+def _transformed(model: Any) -> tuple[list[Any], list[Any]]:
+    """Constrained free variables, and as functions of these the unconstrained ones."""
+    from pytensor.graph.replace import graph_replace
+
+    given = {rv: rv.type(name=rv.name) for rv in model.free_RVs}
+    transforms = [model.rvs_to_transforms[rv] for rv in given]
+    forward = [
+        x if transform is None else transform.forward(x, *rv.owner.inputs)
+        for (rv, x), transform in zip(given.items(), transforms, strict=True)
+    ]
+    return list(given.values()), graph_replace(forward, given, strict=False)
+
+
+def _logdensity(
+    compiled: Callable, names: Constants, unravel: Callable, position: Vector
+) -> Scalar:
+    free = unravel(position)
+    with usual_promotion():
+        return compiled(*(free[name] for name in names.values))[0]
+
+
+def _constrain(
+    compiled: Callable, names: Constants, shown: Constants, unravel: Callable, position: Vector
+) -> Parameters:
+    free = unravel(position)
+    with usual_promotion():
+        found = compiled(*(free[name] for name in names.values))
+    return {name: jnp.asarray(v) for name, v in zip(shown.values, found, strict=True)}
+
+
+def _unconstrain(compiled: Callable, names: Constants, parameters: Parameters) -> Vector:
+    with usual_promotion():
+        found = compiled(*(parameters[name] for name in names.values))
+    return ravel_pytree(dict(zip(names.values, found, strict=True)))[0]

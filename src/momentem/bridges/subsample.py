@@ -1,0 +1,168 @@
+"""Minibatches of a NumPyro model with one plate of N data, subsampled n at a time.
+
+The model is run with half a minibatch, n/2 indices, in the plate's place. NumPyro scales the
+plate's sites by 2N/n, so that
+
+    log p(u; half) = rest + (2N/n) sum_{i in half} log p(datum_i | u)
+
+is unbiased for log p(u), and its gradients for the two halves are what targets/minibatch.py takes a
+half sum and a half difference of. With all N indices the same model gives log p(u) itself.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Int
+from numpyro import handlers
+from numpyro.primitives import Messenger
+
+from momentem.bridges import numpyro_model
+from momentem.bridges.foreign import Constants
+from momentem.bridges.numpyro_model import Site
+from momentem.targets.density import Target
+from momentem.targets.minibatch import (
+    NoisyGradient,
+    StochasticTarget,
+    blocks,
+    curvature_diagonal,
+    draw_halves,
+    of_halves,
+)
+from momentem.types import Scalar, Static, Vector
+
+__all__ = ["Plate", "at_all", "outside", "stochastic_target", "subsampled_plate"]
+
+Indices = Int[Array, " rows"]
+
+
+class Plate(NamedTuple):
+    """The plate whose data are subsampled."""
+
+    name: str
+    size: int  # N
+    subsample_size: int  # n
+
+    def holds(self, message: Any) -> bool:
+        """Whether what a primitive says comes from inside the plate."""
+        return any(frame.name == self.name for frame in message.get("cond_indep_stack") or ())
+
+
+class _At(Messenger):
+    """Puts given indices in the place of those that a plate would draw."""
+
+    def __init__(self, plate: Plate, indices: Indices):
+        super().__init__()
+        self.plate, self.indices = plate, indices
+
+    def process_message(self, msg: Any) -> None:
+        """Answers the plate's question for indices, and tells it how many they are."""
+        if msg["type"] == "plate" and msg["name"] == self.plate.name:
+            msg["value"], msg["args"] = self.indices, (self.plate.size, len(self.indices))
+
+
+def subsampled_plate(sites: dict[str, Site]) -> Plate | None:
+    """The plate of a model that is subsampled, if there is one."""
+    plates = [Plate(name, *site.args) for name, site in sites.items() if site.kind == "plate"]
+    found = [p for p in plates if p.subsample_size is not None and p.subsample_size < p.size]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise ValueError(
+            f"model must subsample one plate at most, got {[p.name for p in found]}; drop "
+            "subsample_size from all but the one with the most data"
+        )
+    if found[0].subsample_size % 2:
+        raise ValueError(
+            f"subsample_size of plate {found[0].name!r} must be even, for the two halves of a "
+            f"minibatch, got {found[0].subsample_size}"
+        )
+    return found[0]
+
+
+def _run_at(model: Callable, plate: Constants, indices: Indices) -> Any:
+    with _At(Plate(*plate.values), indices):
+        return model()
+
+
+def _run_outside(model: Callable, plate: Constants) -> Any:
+    with handlers.block(hide_fn=Plate(*plate.values).holds):
+        return model()
+
+
+def at_all(model: Partial, plate: Plate) -> Partial:
+    """The model of all data."""
+    return Partial(_run_at, model, Constants(*plate), jnp.arange(plate.size))
+
+
+def outside(model: Partial, plate: Plate) -> Partial:
+    """The model without the sites of the plate."""
+    return Partial(_run_outside, at_all(model, plate), Constants(*plate))
+
+
+def stochastic_target(target: Target, model: Partial, plate: Plate) -> StochasticTarget:
+    """The minibatch form of the target of all data; `model` has its plate left open."""
+    half, scheme = plate.subsample_size // 2, blocks()
+    order = scheme.prepare(jnp.arange(plate.size), half)
+    _check_indexed(model, plate, order[:half])
+    prior = Partial(numpyro_model.logdensity, outside(model, plate), target.unravel)
+    return StochasticTarget(
+        *target,
+        batches=Partial(draw_halves, Partial(scheme.draw), Static(plate.size), Static(half)),
+        noisy_gradient=Partial(
+            _noisy_gradient, Partial(scheme.read), model, Constants(*plate), target.unravel, order
+        ),
+        prior_curvature=Partial(curvature_diagonal, prior),
+        information_scale=plate.subsample_size / plate.size,
+    )
+
+
+def _noisy_gradient(
+    read: Callable,
+    model: Callable,
+    plate: Constants,
+    unravel: Callable,
+    order: Indices,
+    batch: Int[Array, " 2"],
+    position: Vector,
+) -> NoisyGradient:
+    half = Plate(*plate.values).subsample_size // 2
+
+    def logdensity(position: Vector, where: Int[Array, ""]) -> Scalar:
+        halved = Partial(_run_at, model, plate, read(order, where, half))
+        return numpyro_model.logdensity(halved, unravel, position)
+
+    return of_halves(*jax.vmap(jax.value_and_grad(logdensity), in_axes=(None, 0))(position, batch))
+
+
+def _check_indexed(model: Partial, plate: Plate, half: Indices) -> None:
+    """Refuses a model with a site in the plate that does not follow its indices, or one outside
+    that does."""
+    rule = (
+        f"data in plate {plate.name!r} must be indexed by `with numpyro.plate(...) as indices`, or "
+        "by numpyro.subsample"
+    )
+    try:
+        sites = numpyro_model.sites(Partial(_run_at, model, Constants(*plate), half))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{rule}; with {len(half)} indices the model says: {error}") from error
+    whole = numpyro_model.sites(at_all(model, plate))
+    for name, site in sites.items():
+        if plate.name in site.plates and site.kind == "sample":
+            if not _rows(site, plate) <= {1, len(half)}:
+                raise ValueError(
+                    f"{rule}; with {len(half)} indices, {name!r} has {max(_rows(site, plate))} rows"
+                )
+        elif site.shape != whole[name].shape:
+            raise ValueError(
+                f"{name!r} must be inside plate {plate.name!r}, because its shape depends on the "
+                "plate's indices; got it outside, where it is not scaled to all data"
+            )
+
+
+def _rows(site: Site, plate: Plate) -> set[int]:
+    """How many rows a site and its value have along the plate."""
+    axis = site.plates[plate.name] - site.event_dim
+    return {shape[axis] if len(shape) >= -axis else 1 for shape in (site.shape, site.value_shape)}

@@ -1,0 +1,261 @@
+"""The loop of a run: one compiled program per phase, run in chunks.
+
+A chunk is a compiled loop with a dynamic number of iterations that writes into buffers of a static
+size. So one program serves chunks of every length, memory on the device is bounded by the buffers,
+and between chunks Python moves the progress bar, copies draws to the host or to the run log, and
+hears Ctrl-C. The key of iteration t is fold_in(run key, t), and moments are updated draw by draw:
+nothing depends on how the run is cut into chunks.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from momentem import keys
+from momentem.run.diagnostics import warn
+from momentem.run.moments import Moments, observe
+from momentem.run.progress import Progress
+from momentem.run.troubles import Troubles
+from momentem.targets.density import parameter_names
+from momentem.targets.minibatch import AnyTarget, StochasticTarget
+from momentem.types import Flag, PRNGKey, Sampler, Static, Vector, Vectors
+
+__all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete"]
+
+CHUNK_BYTES = 2**25  # of the buffers of one chunk
+CHUNK_ITERATIONS = 4096
+CHUNK_SECONDS = (
+    0.25  # a chunk grows until it takes this long, so that Ctrl-C and the bar stay prompt
+)
+DENSITY_EVERY = 32  # iterations between looks at the density, where the sampler itself has none
+
+
+class Plan(NamedTuple):
+    """What was asked for."""
+
+    num_draws: int
+    num_warmup: int
+    num_chains: int
+    seed: int
+    thin: int
+    keep: tuple[str, ...]  # parameters whose draws are kept
+    streamed: tuple[str, ...]  # parameters whose moments are
+    dims: Mapping[str, Sequence[str]] | None
+    coords: Mapping[str, Any] | None
+
+
+class Record(NamedTuple):
+    """What is kept of an iteration, or, with a leading axis, of many."""
+
+    parameters: dict[str, Any]  # by the user's names, chains first
+    stats: dict[str, Any]
+    learning: dict[str, Any]
+
+
+class Here(NamedTuple):
+    """Where a run is between two chunks: all that it needs to go on."""
+
+    iteration: int  # how many are done, warm-up included
+    is_frozen: bool
+    state: Any  # of the sampler
+    moments: Moments | None  # of draws; none in warm-up
+
+
+class Chunk(NamedTuple):
+    """A piece of a run: so many iterations from `first` on, and what they came to."""
+
+    first: int
+    iterations: int
+    record: Record  # a row per iteration
+    learnt: Any
+    here: Here
+    troubles: Troubles
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where chunks go."""
+
+    def extend(self, chunk: Chunk) -> None:
+        """Appends a chunk."""
+        ...
+
+    def end_phase(self) -> None:
+        """Warm-up is over: its last state is what the sampler is frozen at."""
+        ...
+
+
+def begin(seed: int) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
+    """The keys of a run: of its starts, of the first state, of its iterations, and of the looks at
+    the density."""
+    starts_key, init_key, run_key, look_key = jax.random.split(keys.key(seed), 4)
+    return starts_key, init_key, run_key, look_key
+
+
+@jax.jit
+def init(sampler: Sampler, key: PRNGKey, positions: Vectors) -> Any:
+    """The sampler's first state."""
+    return sampler.init(key, positions)
+
+
+def complete(
+    target: AnyTarget, sampler: Sampler, plan: Plan, here: Here, sink: Sink, progress: bool
+) -> bool:
+    """Runs on from `here` to the end of the plan; whether it got there, or Ctrl-C came first.
+
+    `sampler` is the frozen one if `here` is.
+    """
+    total = plan.num_warmup + plan.num_draws
+    with Progress(total - here.iteration, is_wanted=progress) as bar, suppress(KeyboardInterrupt):
+        if not here.is_frozen:
+            here = _run(sampler, target, plan, here, plan.num_warmup, sink, bar)
+            sink.end_phase()
+            sampler, state = sampler.freeze(here.state)
+            here = Here(here.iteration, True, state, _fresh_moments(target, plan))
+        _run(sampler, target, plan, here, total, sink, bar)
+        return True
+    return False
+
+
+def _fresh_moments(target: AnyTarget, plan: Plan) -> Moments | None:
+    if not plan.streamed:
+        return None
+    like = jax.eval_shape(target.constrain, target.initial)
+    forms = dict(zip(parameter_names(like), jax.tree.leaves(like), strict=True))
+    return Moments.fresh({name: forms[name] for name in plan.streamed}, plan.num_chains)
+
+
+def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vectors, dict, dict]]:
+    state, info = sampler.step(key, state)
+    return state, (info.chains.position, info.chains.stats, info.learning)
+
+
+def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
+    """Whether the density is, judged by one minibatch where there are any."""
+    if isinstance(target, StochasticTarget):
+        (batch,) = target.batches(key, Static(1))
+        return jnp.isfinite(target.noisy_gradient(batch, position).logdensity)
+    return jnp.isfinite(target.logdensity(position))
+
+
+@partial(jax.jit, static_argnames=("size", "keep"))
+def _advance(
+    sampler: Sampler,
+    target: AnyTarget,
+    key: PRNGKey,
+    state: Any,
+    moments: Moments | None,
+    start: Array,
+    count: Array,
+    *,
+    size: int,
+    keep: tuple[str, ...],
+) -> tuple[Any, Moments | None, Record, Array | None]:
+    """`count` iterations from iteration `start`, and the record of them in buffers of `size`
+    rows, with positions to look at the density at."""
+    shapes = jax.eval_shape(_record, sampler, key, state)[1]
+    buffers = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
+
+    def iterate(i: Array, carry: tuple) -> tuple:
+        state, buffers = carry
+        state, row = _record(sampler, jax.random.fold_in(key, start + i), state)
+        return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), buffers, row)
+
+    state, (positions, stats, learning) = jax.lax.fori_loop(0, count, iterate, (state, buffers))
+    parameters = jax.vmap(jax.vmap(target.constrain))(positions)
+    named = dict(zip(parameter_names(parameters), jax.tree.leaves(parameters), strict=True))
+    if moments is not None:
+        streamed = {name: named[name] for name in moments.mean}
+        moments = jax.lax.fori_loop(
+            0,
+            count,
+            lambda i, moments: observe(moments, {name: x[i] for name, x in streamed.items()}),
+            moments,
+        )
+    kept = {name: named[name] for name in keep}
+    seen = None if "lp" in stats else positions[::DENSITY_EVERY]
+    return state, moments, Record(kept, stats, learning), seen
+
+
+@jax.jit
+def _look(
+    target: AnyTarget, key: PRNGKey, positions: Array, start: Array, count: Array
+) -> Bool[Array, "looks chains"]:
+    """Whether the density is finite at every so manieth of `count` positions. A program of its own,
+    because both phases share it."""
+
+    def look(i: Array, looks: Array) -> Array:
+        batch_key = jax.random.fold_in(key, start + DENSITY_EVERY * i)
+        finite = jax.vmap(_is_finite, in_axes=(None, None, 0))
+        return looks.at[i].set(finite(target, batch_key, positions[i]))
+
+    num_looks = (count - 1) // DENSITY_EVERY + 1
+    return jax.lax.fori_loop(0, num_looks, look, jnp.ones(positions.shape[:2], bool))
+
+
+def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
+    """Rows of a chunk's buffers: a power of two, so that runs of like length share a program."""
+    row = jax.tree.leaves(jax.eval_shape(_record, sampler, key, state)[1])
+    row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in row)
+    rows = max(1, min(most, CHUNK_ITERATIONS, CHUNK_BYTES // row_bytes))
+    return 2 ** math.ceil(math.log2(rows))
+
+
+def _run(
+    sampler: Sampler,
+    target: AnyTarget,
+    plan: Plan,
+    here: Here,
+    until: int,
+    sink: Sink,
+    bar: Progress,
+) -> Here:
+    """Runs a phase to its end, iteration `until`."""
+    if here.iteration == until:
+        return here
+    run_key, look_key = begin(plan.seed)[2:]
+    size, count = _chunk_size(sampler, run_key, here.state, until - here.iteration), 1
+    label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
+    while here.iteration < until:
+        first, begun = here.iteration, time.perf_counter()
+        count = min(count, until - first)
+        state, moments, record, seen = jax.block_until_ready(
+            _advance(
+                sampler,
+                target,
+                run_key,
+                here.state,
+                here.moments,
+                first,
+                count,
+                size=size,
+                keep=plan.keep,
+            )
+        )
+        here = Here(first + count, here.is_frozen, state, moments)
+        looks = None if seen is None else _look(target, look_key, seen, first, count)
+        record = jax.tree.map(lambda leaf, count=count: np.asarray(leaf)[:count], record)
+        troubles = Troubles.of(first, record.parameters, record.stats, looks, DENSITY_EVERY)
+        sink.extend(Chunk(first, count, record, sampler.learnt(state), here, troubles))
+        bar.advance(count, label, troubles.diverging.times)
+        if troubles.diverging.times > count * plan.num_chains / 2 and not is_alarmed:
+            is_alarmed = True
+            warn(
+                f"more than half of iterations {first} to {first + count - 1} diverged; the run "
+                "goes on, and Ctrl-C keeps what was drawn: lower the step size, or start from a "
+                "heavier mass"
+            )
+        seconds = time.perf_counter() - begun
+        if seconds < CHUNK_SECONDS / 2:
+            count = min(size, 2 * count)
+        elif seconds > 2 * CHUNK_SECONDS:
+            count = max(1, count // 2)
+    return here

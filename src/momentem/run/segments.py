@@ -1,0 +1,158 @@
+"""One segment of a run log: a safetensors file, whole or not there.
+
+A segment is named by its number and the SHA-256 of its bytes, and holds the hash of the one before
+it. So a file that was cut, changed, or taken from another run gives itself away. It appears by
+being renamed when all of it is on the disk: a killed process leaves a temporary file at most.
+Reading runs no code from the file; shapes are checked against its size before anything is read.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+__all__ = ["Segment", "SegmentError", "inspect", "listed", "publish", "write_segment"]
+
+FILE_NAME = re.compile(r"(\d{8})-([0-9a-f]{64})\.safetensors")
+NAME = re.compile(r"[A-Za-z0-9_.-]+")
+TEMPORARY = "unfinished.tmp"
+DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1"}
+DTYPES |= {"U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?"}
+
+
+class SegmentError(ValueError):
+    """A segment that cannot be trusted."""
+
+
+class Segment(NamedTuple):
+    """A segment that was checked, still on the disk."""
+
+    path: Path
+    digest: str
+    about: dict[str, Any]
+    forms: dict[str, tuple[str, tuple[int, ...]]]  # dtype and shape of every array
+
+    def read(self, name: str) -> np.ndarray:
+        """One of its arrays."""
+        # by reads, not by a memory map: mapped pages count as memory, and a file that shrinks
+        # under a map kills the process
+        try:
+            with safe_open(self.path, framework="np", backend="pread") as file:
+                return file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise SegmentError(f"segment {self.path} can no longer be read: {error}") from error
+
+
+def write_segment(
+    folder: Path, number: int, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]
+) -> Segment:
+    """Writes a segment and publishes it."""
+    about = {"number": number, **about}
+    solid = {name: np.array(array, order="C", copy=None) for name, array in arrays.items()}
+    for name in solid:
+        check_name(name)
+    temporary = folder / TEMPORARY
+    try:
+        save_file(solid, temporary, metadata={"momentem": json.dumps(about)})
+        with open(temporary, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        path = folder / f"{number:08d}-{digest}.safetensors"
+        publish(temporary, path)
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OSError(
+            f"segment {number} could not be written to {folder}: {error}; the segments before it "
+            "are whole: make room, or make the folder writable, and go on with momentem.resume"
+        ) from error
+    # small arrays alone need their dtype here; NumPy's names are turned back by `inspect`
+    return Segment(path, digest, about, {k: (a.dtype.name, a.shape) for k, a in solid.items()})
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Renames a file that is on the disk in full, and waits until its new name is too."""
+    _sync(temporary)
+    os.replace(temporary, path)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_name(name: str) -> None:
+    """Refuses names that a file or a folder could stumble over."""
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"a run log takes names of letters, digits, '_', '.' and '-', got {name!r}; rename it"
+        )
+
+
+def listed(folder: Path) -> list[Path]:
+    """The segments' files, in order; what is not named like one is left alone."""
+    return sorted(path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name))
+
+
+def inspect(folder: Path, path: Path, number: int, previous: str) -> Segment:
+    """Segment `number` as its file tells, or an error that says what is wrong with it."""
+    try:
+        named = FILE_NAME.fullmatch(path.name)
+        if named is None or int(named[1]) != number:
+            raise SegmentError(f"segment {number} is missing, or there twice")
+        _check_place(folder, path)
+        with safe_open(path, framework="np", backend="pread") as file:
+            about = _about((file.metadata() or {}).get("momentem", ""))
+            forms = {}
+            for name in file.keys():  # noqa: SIM118  (a file is no dict)
+                check_name(name)
+                view = file.get_slice(name)
+                forms[name] = (_dtype(view.get_dtype()), tuple(view.get_shape()))
+        if about.get("number") != number or about.get("previous") != previous:
+            raise SegmentError("it does not follow the segment before it")
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != named[2]:
+            raise SegmentError("its bytes do not have the SHA-256 of its name: it was changed")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SegmentError(f"segment {path.name} of {folder} is not whole: {error}") from error
+    return Segment(path, digest, about, forms)
+
+
+def _check_place(folder: Path, path: Path) -> None:
+    """Refuses links that lead out of the folder, and pipes and devices, which never end."""
+    if path.resolve().parent != folder.resolve():
+        raise SegmentError(f"it leads out of the folder, to {path.resolve()}")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise SegmentError("it is not a file")
+
+
+def _about(text: str) -> dict[str, Any]:
+    try:
+        about = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise SegmentError(f"its description cannot be read: {error}") from None
+    if not isinstance(about, dict):
+        raise SegmentError("its description is not a table")
+    return about
+
+
+def _dtype(code: str) -> str:
+    if code == "BF16":
+        return "bfloat16"
+    if code not in DTYPES:
+        raise SegmentError(f"it holds an array of dtype {code}")
+    return np.dtype(DTYPES[code]).name

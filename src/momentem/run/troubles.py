@@ -1,0 +1,106 @@
+"""What went wrong in a run: counted at every iteration, with the first place of each kind.
+
+Thinning drops draws, not troubles, and the run log keeps them with its segments.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Trouble", "Troubles"]
+
+
+class Trouble(NamedTuple):
+    """How often, and where first."""
+
+    times: int = 0
+    chain: int = -1
+    iteration: int = -1
+    what: str = ""  # the parameter, and its value
+
+    def where(self) -> str:
+        """The first place, in words."""
+        near = f", near {self.what}" if self.what else ""
+        return f"the first in chain {self.chain} at iteration {self.iteration}{near}"
+
+    def __add__(self, later: "Trouble") -> "Trouble":  # pyright: ignore[reportIncompatibleMethodOverride]
+        first = self if self.times else later
+        return first._replace(times=self.times + later.times)
+
+
+class Troubles(NamedTuple):
+    """Of all kinds."""
+
+    diverging: Trouble = Trouble()
+    draws: Trouble = Trouble()  # that are not finite
+    densities: Trouble = Trouble()  # that were not finite where somebody looked
+
+    @classmethod
+    def of(
+        cls,
+        first: int,
+        parameters: dict[str, np.ndarray],
+        stats: dict[str, np.ndarray],
+        looks: Any,
+        every: int,
+    ) -> "Troubles":
+        """Of the rows of a chunk that began at iteration `first`, (row, chain, …)."""
+        densities = Trouble()
+        if "lp" in stats:
+            densities = _found(~np.isfinite(stats["lp"]), first, 1, parameters)
+        elif looks is not None:
+            densities = _found(~np.asarray(looks), first, every, parameters)
+        diverging = _found(stats["diverging"], first, 1, parameters)
+        return cls(diverging, _not_finite(first, parameters), densities)
+
+    def __add__(self, later: "Troubles") -> "Troubles":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Troubles(*(a + b for a, b in zip(self, later, strict=True)))
+
+
+def _found(
+    is_bad: np.ndarray, first: int, every: int, parameters: dict[str, np.ndarray]
+) -> Trouble:
+    """The trouble of rows (of every so manieth iteration) and chains."""
+    if not is_bad.any():
+        return Trouble()
+    row, chain = map(int, np.argwhere(is_bad)[0])
+    what = _farthest_out(row * every, chain, parameters)
+    return Trouble(int(is_bad.sum()), chain, first + row * every, what)
+
+
+def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> str:
+    """The scalar that stands farthest from its mean, in standard deviations of the chunk."""
+    found = (-1.0, "")
+    for name, rows in parameters.items():
+        with np.errstate(all="ignore"):
+            spread = rows.std((0, 1))
+            distance = np.abs(rows[row, chain] - rows.mean((0, 1))) / np.where(spread, spread, 1)
+        distance = np.nan_to_num(distance, nan=np.inf)
+        if not distance.size:
+            continue
+        where = np.unravel_index(np.argmax(distance), distance.shape)
+        if distance[where] > found[0]:
+            found = float(distance[where]), f"{_label(name, where)} = {rows[row, chain][where]:.4g}"
+    return found[1]
+
+
+def _not_finite(first: int, parameters: dict[str, np.ndarray]) -> Trouble:
+    """Of draws: a position can be finite whose parameter is not, such as exp(1000)."""
+    found = Trouble()
+    for name, rows in parameters.items():
+        # one pass, and no array of flags, while all is well: the sum of squares of finite numbers
+        # may overflow, so it only says where to look
+        flat = rows.reshape(-1)
+        with np.errstate(all="ignore"):
+            if np.isfinite(np.dot(flat, flat)) or np.isfinite(rows).all():
+                continue
+        is_bad = ~np.isfinite(rows)
+        row, chain, *where = map(int, np.argwhere(is_bad)[0])
+        value = rows[(row, chain, *where)]
+        here = Trouble(int(is_bad.sum()), chain, first + row, f"{_label(name, where)} = {value}")
+        found = found + here if found.iteration <= here.iteration else here + found
+    return found
+
+
+def _label(name: str, where: Any) -> str:
+    return f"{name}[{', '.join(map(str, where))}]" if len(where) else name
