@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from momentem.types import PRNGKey
 
-__all__ = ["key"]
+__all__ = ["key", "standard"]
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -36,6 +36,11 @@ def key(seed: Any) -> PRNGKey:
     """
     raw = jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
     return jax.random.wrap_key_data(raw, impl=_STRAIGHT)
+
+
+def standard(key: PRNGKey) -> PRNGKey:
+    """The same key as JAX's own type, for the few functions that know no other."""
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 
 
 def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:

@@ -130,11 +130,8 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
     """
     dim, dtype = len(target.initial), target.initial.dtype
     if mass is None:
-        mass = (
-            DenseMass.from_precision(jnp.eye(dim, dtype=dtype))
-            if dim <= 200
-            else _low_rank(dim, dtype)
-        )
+        identity = jnp.eye(dim, min(dim, 200), dtype=dtype)
+        mass = DenseMass(identity, identity, identity) if dim <= 200 else _low_rank(identity, 20)
     learnt = Learnt(mass, jnp.asarray(dim**-0.25, dtype), centre=target.initial, path=PATH)
     is_low_rank = isinstance(mass, LowRankMass)
     window = 5 * len(mass.eigenvalues) if is_low_rank else 0
@@ -149,9 +146,10 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
     return tuned(em, acceptance)
 
 
-def _low_rank(dim: int, dtype: Any, rank: int = 20) -> LowRankMass:
+def _low_rank(identity: Any, rank: int) -> LowRankMass:
     """The identity, with room for `rank` directions."""
-    return LowRankMass(jnp.ones(dim, dtype), jnp.eye(dim, rank, dtype=dtype), jnp.ones(rank, dtype))
+    vectors = identity[:, :rank]
+    return LowRankMass(jnp.ones_like(vectors[:, 0]), vectors, jnp.ones_like(vectors[0]))
 
 
 def sghmc(

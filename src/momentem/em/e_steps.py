@@ -32,6 +32,7 @@ from jaxtyping import Array, Float
 
 from momentem.checks import check_between, check_count, check_instance, check_positive
 from momentem.em.rarely import rarely
+from momentem.keys import standard
 from momentem.masses import LowRankMass
 from momentem.types import Count, Info, Learnt, Mass, PRNGKey, Scalar, Vector
 
@@ -225,7 +226,7 @@ def _thermostatted(features: tuple[Vector, Vector, Vector, Any], mass: Any) -> V
 
 def _constant_init(key: PRNGKey, size: Any, learnt: Learnt) -> ConstantSize:
     del key, learnt
-    return ConstantSize(jnp.asarray(size))
+    return ConstantSize(jnp.asarray(size, int))
 
 
 def _constant_observe(
@@ -293,7 +294,7 @@ def _growing_init(
 
 def _gap(rule: Growth, key: PRNGKey, ordinal: Count) -> Count:
     return 1 + jax.random.poisson(
-        key, rule.gap_rate * ordinal.astype(float) ** rule.gap_power, dtype=int
+        standard(key), rule.gap_rate * ordinal.astype(float) ** rule.gap_power, dtype=int
     )
 
 

@@ -265,7 +265,7 @@ def _em_init(
         e_step=e_step.init(e_key, e_step.size, learnt),
         learning=_learning(
             jnp.array(0),
-            jnp.asarray(e_step.size),
+            jnp.asarray(e_step.size, int),
             jnp.zeros_like(learnt.step_size),
             learnt,
             jnp.array(False),

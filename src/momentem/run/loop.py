@@ -96,7 +96,12 @@ class Sink(Protocol):
 def begin(seed: int) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
     """The keys of a run: of its starts, of the first state, of its iterations, and of the looks at
     the density."""
-    starts_key, init_key, run_key, look_key = jax.random.split(keys.key(seed), 4)
+    return _split(keys.key(seed))
+
+
+@jax.jit
+def _split(key: PRNGKey) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
+    starts_key, init_key, run_key, look_key = jax.random.split(key, 4)
     return starts_key, init_key, run_key, look_key
 
 
@@ -118,8 +123,9 @@ def complete(
         if not here.is_frozen:
             here = _run(sampler, target, plan, here, plan.num_warmup, sink, bar)
             sink.end_phase()
+            bar.advance(plan.num_warmup - here.iteration, "warm-up", 0)  # what it did not need
             sampler, state = sampler.freeze(here.state)
-            here = Here(here.iteration, True, state, _fresh_moments(target, plan))
+            here = Here(plan.num_warmup, True, state, _fresh_moments(target, plan))
         _run(sampler, target, plan, here, total, sink, bar)
         return True
     return False
@@ -158,18 +164,24 @@ def _advance(
     *,
     size: int,
     keep: tuple[str, ...],
-) -> tuple[Any, Moments | None, Record, Array | None]:
-    """`count` iterations from iteration `start`, and the record of them in buffers of `size`
-    rows, with positions to look at the density at."""
+) -> tuple[Any, Moments | None, Record, Array | None, Array]:
+    """`count` iterations from iteration `start`, fewer if the sampler settles, and the record of
+    them in buffers of `size` rows, with positions to look at the density at, and their number."""
     shapes = jax.eval_shape(_record, sampler, key, state)[1]
     buffers = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
 
-    def iterate(i: Array, carry: tuple) -> tuple:
-        state, buffers = carry
-        state, row = _record(sampler, jax.random.fold_in(key, start + i), state)
-        return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), buffers, row)
+    def goes_on(carry: tuple) -> Flag:
+        i, state, _ = carry
+        return (i < count) & ~_is_settled(sampler, state)
 
-    state, (positions, stats, learning) = jax.lax.fori_loop(0, count, iterate, (state, buffers))
+    def iterate(carry: tuple) -> tuple:
+        i, state, buffers = carry
+        state, row = _record(sampler, jax.random.fold_in(key, start + i), state)
+        buffers = jax.tree.map(lambda buffer, value: buffer.at[i].set(value), buffers, row)
+        return i + 1, state, buffers
+
+    carry = jax.lax.while_loop(goes_on, iterate, (jnp.zeros_like(count), state, buffers))
+    count, state, (positions, stats, learning) = carry
     parameters = jax.vmap(jax.vmap(target.constrain))(positions)
     named = dict(zip(parameter_names(parameters), jax.tree.leaves(parameters), strict=True))
     if moments is not None:
@@ -182,7 +194,11 @@ def _advance(
         )
     kept = {name: named[name] for name in keep}
     seen = None if "lp" in stats else positions[::DENSITY_EVERY]
-    return state, moments, Record(kept, stats, learning), seen
+    return state, moments, Record(kept, stats, learning), seen, count
+
+
+def _is_settled(sampler: Sampler, state: Any) -> Flag:
+    return jnp.array(False) if sampler.is_settled is None else sampler.is_settled(state)
 
 
 @jax.jit
@@ -218,16 +234,18 @@ def _run(
     sink: Sink,
     bar: Progress,
 ) -> Here:
-    """Runs a phase to its end, iteration `until`."""
+    """Runs a phase to its end: iteration `until`, or where the sampler has settled."""
     if here.iteration == until:
         return here
     run_key, look_key = begin(plan.seed)[2:]
-    size, count = _chunk_size(sampler, run_key, here.state, until - here.iteration), 1
+    # of the longer phase, because a sampler that is its own frozen self then needs one program
+    longest = max(plan.num_warmup, plan.num_draws)
+    size, count = _chunk_size(sampler, run_key, here.state, longest), 1
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
-    while here.iteration < until:
+    while here.iteration < until and not _is_settled(sampler, here.state):
         first, begun = here.iteration, time.perf_counter()
         count = min(count, until - first)
-        state, moments, record, seen = jax.block_until_ready(
+        state, moments, record, seen, done = jax.block_until_ready(
             _advance(
                 sampler,
                 target,
@@ -240,16 +258,17 @@ def _run(
                 keep=plan.keep,
             )
         )
-        here = Here(first + count, here.is_frozen, state, moments)
-        looks = None if seen is None else _look(target, look_key, seen, first, count)
-        record = jax.tree.map(lambda leaf, count=count: np.asarray(leaf)[:count], record)
+        iterations = int(done)
+        here = Here(first + iterations, here.is_frozen, state, moments)
+        looks = None if seen is None else _look(target, look_key, seen, first, done)
+        record = jax.tree.map(lambda leaf, end=iterations: np.asarray(leaf)[:end], record)
         troubles = Troubles.of(first, record.parameters, record.stats, looks, DENSITY_EVERY)
-        sink.extend(Chunk(first, count, record, sampler.learnt(state), here, troubles))
-        bar.advance(count, label, troubles.diverging.times)
-        if troubles.diverging.times > count * plan.num_chains / 2 and not is_alarmed:
+        sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
+        bar.advance(iterations, label, troubles.diverging.times)
+        if troubles.diverging.times > iterations * plan.num_chains / 2 and not is_alarmed:
             is_alarmed = True
             warn(
-                f"more than half of iterations {first} to {first + count - 1} diverged; the run "
+                f"more than half of iterations {first} to {here.iteration - 1} diverged; the run "
                 "goes on, and Ctrl-C keeps what was drawn: lower the step size, or start from a "
                 "heavier mass"
             )

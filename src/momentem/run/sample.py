@@ -19,7 +19,7 @@ from momentem.run.logs import continued, stored_trace, troubles
 from momentem.run.loop import Here, Plan, begin, complete, init
 from momentem.run.store import RunLog, create
 from momentem.run.trace import as_datatree, attributes
-from momentem.samplers import sghmc_em
+from momentem.samplers import sghmc_em, tuned_hmc_em
 from momentem.targets.density import parameter_names
 from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.targets.starts import given_starts, starts
@@ -49,12 +49,12 @@ def sample(
 
     Args:
         target: what is sampled.
-        sampler: how, e.g. `momentem.hmc_em(target, ...)`; None is `momentem.sghmc_em(target)` for a
-            minibatch target, and must be given for others. Wrap it in `momentem.forever` to learn
-            on after warm-up.
+        sampler: how, e.g. `momentem.hmc_em(target, ...)`; None tunes itself:
+            `momentem.tuned_hmc_em(target)`, or `momentem.sghmc_em(target)` for a minibatch target.
+            Wrap it in `momentem.forever` to learn on after warm-up.
         num_draws: draws per chain.
-        num_warmup: warm-up iterations per chain; kept in the groups `warmup_posterior` and
-            `warmup_sample_stats`.
+        num_warmup: warm-up iterations per chain, at most: a sampler that finds itself settled ends
+            them; kept in the groups `warmup_posterior` and `warmup_sample_stats`.
         num_chains: chains, moved together.
         seed: a whole number; the same seed gives the same draws.
         positions: a start per chain, as a pytree like `initial` with a leading axis of chains; None
@@ -173,12 +173,11 @@ def _logged(log: RunLog) -> DataTree:
 
 
 def _chosen(target: AnyTarget, sampler: Sampler | None) -> Sampler:
-    if sampler is None and isinstance(target, StochasticTarget):
-        return sghmc_em(target)
+    if sampler is None:
+        return sghmc_em(target) if isinstance(target, StochasticTarget) else tuned_hmc_em(target)
     check_instance(
         Sampler, "e.g. momentem.hmc(target, …), or fixed(kernel, learnt)", sampler=sampler
     )
-    assert sampler is not None
     return sampler
 
 

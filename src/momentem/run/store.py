@@ -412,7 +412,10 @@ def _check_contents(
             raise SegmentError("is_frozen or seconds is missing")
         troubles_of(segment)
         last = before[-1].about if before else {"first": 0, "iterations": 0, "is_frozen": False}
-        if first != last["first"] + last["iterations"] or last["is_frozen"] > is_frozen:
+        # warm-up may have ended before its time
+        is_next_phase = is_frozen and not last["is_frozen"]
+        expected = plan.num_warmup if is_next_phase else last["first"] + last["iterations"]
+        if first != expected or last["is_frozen"] > is_frozen:
             raise SegmentError(f"it starts at iteration {first}, which is not where the last ended")
         start = plan.num_warmup if is_frozen else 0
         if first < start or not (is_frozen or first + count <= plan.num_warmup):
@@ -420,11 +423,11 @@ def _check_contents(
         done = first - start
         if rows != (done + count) // plan.thin - done // plan.thin:
             raise SegmentError(f"it has {rows} rows of {count} iterations")
-        expected = _expected(manifest, plan, rows, count, is_frozen)
-        for name, form in expected.items():
+        wanted = _expected(manifest, plan, rows, count, is_frozen)
+        for name, form in wanted.items():
             if forms.get(name) != form:
                 raise SegmentError(f"{name} must be {form}, is {forms.get(name)}")
-        _check_others(plan, before, segment, set(expected), rows, count)
+        _check_others(plan, before, segment, set(wanted), rows, count)
     except SegmentError as error:
         raise SegmentError(f"segment {segment.path.name} is not whole: {error}") from None
 

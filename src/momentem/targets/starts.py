@@ -44,9 +44,7 @@ def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> V
     spread = float(spread)
     positions, is_usable = initial, jnp.zeros(num_chains, bool)
     for attempt_key in jax.random.split(key, NUM_ATTEMPTS):
-        noise = jax.random.uniform(attempt_key, initial.shape, initial.dtype, minval=-1, maxval=1)
-        positions = jnp.where(is_usable[:, None], positions, initial + spread * noise)
-        is_usable = _is_usable(target, positions)
+        positions, is_usable = _attempt(attempt_key, target, positions, is_usable, spread)
         if is_usable.all():
             return positions
         spread = spread / 2
@@ -55,6 +53,15 @@ def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> V
 
 
 @jax.jit
+def _attempt(
+    key: PRNGKey, target: AnyTarget, positions: Vectors, is_usable: Any, spread: Any
+) -> tuple[Vectors, Bool[Array, " chains"]]:
+    """New positions for those that are not usable, and which are now."""
+    noise = jax.random.uniform(key, positions.shape, positions.dtype, minval=-1, maxval=1)
+    positions = jnp.where(is_usable[:, None], positions, target.initial[None] + spread * noise)
+    return positions, _is_usable(target, positions)
+
+
 def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:
     value, gradient = jax.vmap(jax.value_and_grad(target.logdensity))(positions)
     return jnp.isfinite(value) & jnp.isfinite(gradient).all(axis=1)

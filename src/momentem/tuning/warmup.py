@@ -174,13 +174,18 @@ def _change(old: Any, new: Any) -> Scalar:
 
 def _freeze(sampler: Sampler, acceptance: Any, state: TunedState) -> tuple[Sampler, TunedState]:
     """The same sampler, so that its program is compiled once."""
+    return tuned(sampler, acceptance), _frozen(state)
+
+
+@jax.jit
+def _frozen(state: TunedState) -> TunedState:
     learnt = state.em.learnt
     step_size = jnp.exp(state.averaging.log_average)
     learnt = learnt._replace(step_size=step_size, path=jnp.minimum(PATH, MOST_STEPS * step_size))
     size = state.em.e_step.size
     endless = state.em.e_step._replace(size=jnp.full_like(size, jnp.iinfo(size.dtype).max))
     em = state.em._replace(learnt=learnt, e_step=endless)
-    return tuned(sampler, acceptance), state._replace(em=em, is_frozen=jnp.array(True))
+    return state._replace(em=em, is_frozen=jnp.array(True))
 
 
 def _learnt(state: TunedState) -> Learnt:
@@ -188,4 +193,4 @@ def _learnt(state: TunedState) -> Learnt:
 
 
 def _is_settled(state: TunedState) -> Flag:
-    return state.is_settled
+    return state.is_settled & ~state.is_frozen

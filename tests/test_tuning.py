@@ -1,0 +1,154 @@
+"""The default sampler: right posteriors with nothing set, warm-up that ends by evidence, one
+program."""
+
+import arviz_stats
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import momentem as mt
+from momentem.run import loop
+from momentem.tuning import warmup
+from momentem.tuning.step_size import started, updated
+
+SCALES = np.logspace(-4, 4, 9)
+ROTATION = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 20)))[0]
+ILL = jnp.asarray(ROTATION @ np.diag(np.logspace(0, 4, 20)) @ ROTATION.T)
+
+
+def scaled(x):
+    return -0.5 * jnp.sum((x / SCALES) ** 2)
+
+
+def ill_conditioned(x):
+    return -0.5 * x @ ILL @ x
+
+
+def skewed(x):
+    """Logarithms of Gamma(3) variables."""
+    return jnp.sum(3 * x - jnp.exp(x))
+
+
+SKEWED_MEAN, SKEWED_VARIANCE = 0.9227843351, 0.3949340668  # psi(3), psi'(3)
+
+# (log density, mean, variance, dimension)
+PROBLEMS = {
+    "scales": (scaled, np.zeros(9), SCALES**2, 9),
+    "ill": (ill_conditioned, np.zeros(20), np.diag(np.linalg.inv(ILL)), 20),
+    "skewed": (skewed, np.full(3, SKEWED_MEAN), np.full(3, SKEWED_VARIANCE), 3),
+}
+
+
+def z_scores(trace, mean, variance):
+    """Errors of means and mean squares in MCSE."""
+    draws = trace["posterior"].to_dataset()["position"]
+    squares = (draws - mean) ** 2
+    scores = []
+    for values, truth in ((draws, mean), (squares, variance)):
+        mcse = arviz_stats.mcse(values.to_dataset(name="x"), method="mean")["x"].values
+        scores.append((values.mean(("chain", "draw")).values - truth) / mcse)
+    return np.concatenate(scores)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_right_posterior_with_nothing_set(name):
+    logdensity, mean, variance, dim = PROBLEMS[name]
+    trace = mt.sample(mt.density(logdensity, jnp.zeros(dim)), seed=3)
+    # of at most 40 scores, a false alarm at 5 has a chance of 2e-5
+    assert np.abs(z_scores(trace, mean, variance)).max() < 5
+    assert float(arviz_stats.rhat(trace["posterior"].to_dataset())["position"].max()) < 1.01
+    assert trace["warmup_posterior"].sizes["draw"] < 1000
+    assert trace["posterior"].sizes["draw"] == 1000
+
+
+def test_wrong_posterior_is_caught():
+    """The same test, of draws of a target with one scale 10 % off."""
+    wrong = mt.density(lambda x: scaled(x * jnp.ones(9).at[4].set(1.1)), jnp.zeros(9))
+    trace = mt.sample(wrong, seed=3)
+    assert np.abs(z_scores(trace, np.zeros(9), SCALES**2)).max() > 5
+
+
+def test_a_gaussian_takes_one_gradient_per_draw():
+    trace = mt.sample(mt.density(scaled, jnp.zeros(9)), seed=3)
+    stats = trace["sample_stats"].to_dataset()
+    assert float(stats["n_steps"].mean()) < 1.1
+    assert float(stats["acceptance_rate"].mean()) > 0.99
+
+
+def test_warm_up_and_draws_are_one_program():
+    traces = []
+
+    def counted(x):
+        traces.append(1)
+        return skewed(x)
+
+    target = mt.density(counted, jnp.zeros(3))
+    sampler = mt.tuned_hmc_em(target)
+    mt.sample(target, sampler, num_draws=50)
+    before = loop._advance._cache_size()
+    mt.sample(target, sampler, num_draws=50, seed=1)
+    assert loop._advance._cache_size() == before
+    fresh = mt.density(lambda x: skewed(x) + 0.0, jnp.zeros(3))
+    mt.sample(fresh, num_draws=50)
+    assert loop._advance._cache_size() == before + 1
+
+
+def test_modes_that_do_not_meet_are_warned_of():
+    target = mt.density(
+        lambda x: jnp.logaddexp(-0.5 * jnp.sum((x - 9) ** 2), -0.5 * jnp.sum((x + 9) ** 2)),
+        initial=jnp.zeros(2),
+    )
+    with pytest.warns(mt.SamplingWarning, match="R-hat"):
+        mt.sample(target, spread=9.0, num_draws=300)
+
+
+def test_many_dimensions_get_a_low_rank_mass():
+    scales = jnp.asarray(np.exp(np.random.default_rng(1).normal(size=250)))
+    target = mt.density(lambda x: -0.5 * jnp.sum((x / scales) ** 2), initial=jnp.zeros(250))
+    trace = mt.sample(target, num_draws=500, seed=1)
+    assert trace["em"].to_dataset()["final_vectors"].shape == (250, 20)
+    # 250 scores beyond 5: 1.4e-4
+    z = z_scores(trace, np.zeros(250), np.asarray(scales) ** 2)
+    assert np.abs(z).max() < 5.5
+
+
+def test_one_chain_and_single_precision():
+    target = mt.density(skewed, jnp.zeros(3, jnp.float32))
+    trace = mt.sample(target, num_chains=1, seed=2)
+    draws = trace["posterior"].to_dataset()["position"]
+    assert draws.dtype == np.float32
+    mean = np.full(3, SKEWED_MEAN, np.float32)
+    assert np.abs(z_scores(trace, mean, np.full(3, SKEWED_VARIANCE, np.float32))).max() < 5
+
+
+def test_settles_no_sooner_than_chains_agree(monkeypatch):
+    logdensity, _, _, dim = PROBLEMS["skewed"]
+    target = mt.density(logdensity, jnp.zeros(dim))
+    monkeypatch.setattr(warmup, "DISAGREEMENT", 0.0)
+    fresh = mt.density(lambda x: logdensity(x) + 0.0, jnp.zeros(dim))
+    assert mt.sample(fresh, num_warmup=200)["warmup_posterior"].sizes["draw"] == 200
+    monkeypatch.undo()
+    assert mt.sample(target, num_warmup=200)["warmup_posterior"].sizes["draw"] < 200
+
+
+def test_dual_averaging_finds_the_rate():
+    """Of an acceptance rate exp(-eps), the step size at which it is .8."""
+
+    def step(averaging, _):
+        return updated(averaging, jnp.exp(-jnp.exp(averaging.log_step)), 0.8), None
+
+    averaging, _ = jax.lax.scan(step, started(jnp.array(2.0)), None, length=400)
+    assert float(jnp.exp(averaging.log_average)) == pytest.approx(-np.log(0.8), rel=0.05)
+
+
+def test_resumes_after_a_warm_up_that_ended_early(tmp_path):
+    target = mt.density(skewed, jnp.zeros(3))
+    whole = mt.sample(target, num_draws=300, seed=5)
+    mt.sample(target, num_draws=100, seed=5, out=tmp_path / "run")
+    resumed = mt.resume(tmp_path / "run", target, num_draws=300)
+    for group in ("posterior", "warmup_posterior"):
+        np.testing.assert_array_equal(
+            resumed[group].to_dataset()["position"].values,
+            whole[group].to_dataset()["position"].values,
+        )
