@@ -71,7 +71,7 @@ def _noisy_gradient(precision, factor, batch, position):
     return NoisyGradient(
         gradient=-precision @ position + factor @ (batch[0] + batch[1]) / 2**0.5,
         noise=noise,
-        information=None,
+        information=noise,
         logdensity=_log_normal(precision, position),
     )
 

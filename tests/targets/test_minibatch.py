@@ -121,8 +121,9 @@ def test_blocks_are_read_alike_however_many_at_once(size):
     each = [TARGET.noisy_gradient(*pair) for pair in zip(batches, positions, strict=True)]
     expected = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
     found = jax.jit(jax.vmap(TARGET.noisy_gradient))(batches, positions)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, expected
+    )
 
 
 @pytest.mark.parametrize("sabotage", ["no wrap", "wrong scale"])
