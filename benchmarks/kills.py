@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import momentem as mt
-from momentem.run import loop, store
+from momentem.run import loop, reading, store
 
 NUM_WARMUP, NUM_DRAWS = 600, 1400
 
@@ -103,9 +103,9 @@ def start(name, folder) -> Any:
 def finished(name, folder):
     """The hash of an uninterrupted run, and the seconds it drew for."""
     process = start(name, folder)
-    process.stdout.readline()
+    first = process.stdout.readline()  # the hash, if there was nothing left to draw
     begun = time.perf_counter()
-    lines = process.communicate()[0].split()
+    lines = [*first.split(), *process.communicate()[0].split()]
     assert process.returncode == 0
     return lines[-1], time.perf_counter() - begun
 
@@ -113,7 +113,7 @@ def finished(name, folder):
 def killed(name, folder, seconds, is_drawing):
     """Kills the worker so long after it began, or after its first draws; what it had drawn and had
     published, or the hash if it was done first."""
-    before = len(store.open_run(folder).segments) if (folder / "manifest.json").exists() else 0
+    before = len(reading.open_run(folder).segments) if (folder / "manifest.json").exists() else 0
     process = start(name, folder)
     first = process.stdout.readline() if is_drawing else ""
     time.sleep(seconds)
@@ -124,7 +124,7 @@ def killed(name, folder, seconds, is_drawing):
     drawn = [int(line) for line in lines if line.isdigit() and len(line) < 10]
     if not (folder / "manifest.json").exists():
         return {"drawn": drawn, "published": 0, "is_whole": not drawn, "lost": 0}
-    run = store.open_run(folder)
+    run = reading.open_run(folder)
     about = run.segments[-1].about
     published = about["first"] + about["iterations"]
     lost = sum(iteration > published for iteration in drawn)  # a line per chunk, that is segment

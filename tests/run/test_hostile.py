@@ -8,7 +8,7 @@ import pytest
 
 import momentem as mt
 from hostile_files import HOSTILE, segments
-from momentem.run import store
+from momentem.run.segments import SegmentError
 
 TARGET = mt.density(
     lambda p: -0.5 * jnp.sum(p["x"] ** 2) - p["y"] ** 2, {"x": jnp.zeros(3), "y": 0.0}
@@ -84,5 +84,5 @@ def test_a_stored_array_that_vanished_says_so(good, tmp_path):
     shutil.copytree(good, folder)
     trace = mt.load(folder)
     shutil.rmtree(folder)
-    with pytest.raises(store.SegmentError, match="can no longer be read"):
+    with pytest.raises(SegmentError, match="can no longer be read"):
         trace["posterior"]["x"].values  # noqa: B018

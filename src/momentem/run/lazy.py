@@ -28,27 +28,21 @@ class StoredArray(BackendArray):
 
     def _read(self, key: tuple[int | slice, ...]) -> np.ndarray:
         chains, draws, *rest = key
-        wanted = range(self.shape[1])[draws]
-        if isinstance(wanted, int):
-            return self._read((chains, slice(wanted, wanted + 1), *rest)).take(
-                0, axis=0 if isinstance(chains, int | np.integer) else 1
-            )
-        if wanted.step < 0:
-            upwards = wanted[::-1]
-            key = (chains, slice(upwards.start, upwards.stop, upwards.step), *rest)
-            axis = 0 if isinstance(chains, int | np.integer) else 1
-            return np.flip(self._read(key), axis)
-        pieces, begin = [], 0
+        is_slice = isinstance(draws, slice)
+        wanted = range(self.shape[1])[draws if is_slice else slice(draws, draws + 1)]
+        upwards = wanted if wanted.step > 0 else wanted[::-1]
+        others = (chains, slice(None), *rest)
+        pieces = [np.empty((self.shape[0], 0, *self.shape[2:]), self.dtype)[others]]
+        begin = 0
         for segment, rows in self._pieces:
-            skipped = -(-max(0, begin - wanted.start) // wanted.step)  # rows before this segment
-            first = wanted.start + skipped * wanted.step - begin
-            last = min(wanted.stop - begin, rows)
+            passed = -(-max(0, begin - upwards.start) // upwards.step)  # in segments before this
+            first = upwards.start + passed * upwards.step - begin
+            last = min(upwards.stop - begin, rows)
             if first < last:
-                array = segment.read(self._name)[first : last : wanted.step]
-                pieces.append(array.swapaxes(0, 1)[(chains, slice(None), *rest)])
+                array = segment.read(self._name)[first : last : upwards.step].swapaxes(0, 1)
+                pieces.append(np.array(array[others]))  # a view would hold the whole segment
             begin += rows
-        if not pieces:
-            empty = np.empty((self.shape[0], 0, *self.shape[2:]), self.dtype)
-            return empty[(chains, slice(None), *rest)]
-        axis = 0 if isinstance(chains, int | np.integer) else 1
-        return np.concatenate(pieces, axis)
+        axis = 1 if isinstance(chains, slice) else 0
+        found = np.concatenate(pieces, axis)
+        found = found if wanted.step > 0 else np.flip(found, axis)
+        return found if is_slice else found.take(0, axis)

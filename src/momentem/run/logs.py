@@ -10,19 +10,10 @@ from momentem.checks import check_count, check_instance
 from momentem.run.diagnostics import warn
 from momentem.run.fingerprints import fingerprints
 from momentem.run.loop import Here, Plan, begin, complete, init
+from momentem.run.reading import Run, groups_of, learning_of, open_run, troubles_of
 from momentem.run.segments import TEMPORARY, Segment, listed
-from momentem.run.store import (
-    Run,
-    RunLog,
-    groups_of,
-    layout,
-    learning_of,
-    lock,
-    open_run,
-    restored,
-    restored_moments,
-    troubles_of,
-)
+from momentem.run.states import restored, restored_moments
+from momentem.run.store import RunLog, layout, lock
 from momentem.run.trace import as_datatree, attributes
 from momentem.run.troubles import Troubles
 from momentem.targets.minibatch import AnyTarget

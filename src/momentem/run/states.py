@@ -1,0 +1,85 @@
+"""A sampler's state, and moments, as named arrays and back.
+
+Leaves are stored by number and path, of keys the data. Their tree is not stored: it is that of a
+state of the same sampler.
+"""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from momentem.run.loop import Plan
+from momentem.run.moments import Moments
+from momentem.run.segments import Segment, SegmentError
+
+__all__ = ["restored", "restored_moments", "stored_moments", "stored_state"]
+
+
+def stored_moments(moments: Moments) -> dict[str, np.ndarray]:
+    """Moments as named arrays."""
+    arrays = {"moments.num_draws": np.asarray(moments.num_draws)}
+    for name in moments.mean:
+        arrays[f"moments.mean.{name}"] = np.asarray(moments.mean[name])
+        arrays[f"moments.variance.{name}"] = np.asarray(moments.variance[name])
+    return arrays
+
+
+def _state_names(state: Any) -> list[tuple[str, Any]]:
+    """Every leaf of a state, by its number and path."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    paths = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    names = [re.sub(r"[^A-Za-z0-9_.-]", "_", path) for path in paths]
+    return [(f"state.{i:04d}.{names[i]}", leaf) for i, (_, leaf) in enumerate(leaves)]
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+
+
+def _raw(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def stored_state(state: Any) -> dict[str, np.ndarray]:
+    """A state as named arrays; of keys, their data."""
+    return {name: _raw(leaf) for name, leaf in _state_names(state)}
+
+
+def restored(segment: Segment, like: Any) -> Any:
+    """The state at the end of a segment, in the tree of another that gives structure, shapes and
+    dtypes."""
+    named = _state_names(like)
+    stored = {name for name in segment.forms if name.startswith("state.")}
+    if strangers := sorted(stored.symmetric_difference(name for name, _ in named)):
+        raise SegmentError(
+            f"segment {segment.path.name} must hold the sampler's state: {strangers[0]} is missing "
+            "from it, or from the sampler"
+        )
+    leaves = []
+    for name, leaf in named:
+        raw = _raw(leaf)
+        if segment.forms[name] != (raw.dtype.name, raw.shape):
+            raise SegmentError(
+                f"segment {segment.path.name} must hold {name} as {raw.dtype.name}{raw.shape}, has "
+                f"{segment.forms[name]}"
+            )
+        array = jnp.asarray(segment.read(name))
+        is_key = _is_key(leaf)
+        leaves.append(
+            jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key else array
+        )
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def restored_moments(plan: Plan, segment: Segment) -> Moments | None:
+    """The moments at the end of a segment; none in warm-up."""
+    if "moments.num_draws" not in segment.forms:
+        return None
+    mean, variance = (
+        {name: jnp.asarray(segment.read(f"moments.{kind}.{name}")) for name in plan.streamed}
+        for kind in ("mean", "variance")
+    )
+    return Moments(jnp.asarray(segment.read("moments.num_draws")), mean, variance)
