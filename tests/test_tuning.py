@@ -142,6 +142,16 @@ def test_dual_averaging_finds_the_rate():
     assert float(jnp.exp(averaging.log_average)) == pytest.approx(-np.log(0.8), rel=0.05)
 
 
+def test_what_was_tuned_moves_the_next_run_without_warm_up():
+    logdensity, mean, variance, dim = PROBLEMS["scales"]
+    target = mt.density(logdensity, jnp.zeros(dim))
+    first = mt.sample(target, num_draws=100, seed=3)
+    sampler = mt.fixed(mt.kernels.rotating_hmc(target), mt.learnt_from(first))
+    positions = mt.last_positions(first, target)
+    trace = mt.sample(target, sampler, num_warmup=0, positions=positions, seed=4)
+    assert np.abs(z_scores(trace, mean, variance)).max() < 5  # a false alarm: 1e-5
+
+
 def test_resumes_after_a_warm_up_that_ended_early(tmp_path):
     target = mt.density(skewed, jnp.zeros(3))
     whole = mt.sample(target, num_draws=300, seed=5)

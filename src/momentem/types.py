@@ -107,6 +107,12 @@ class Learnt(NamedTuple):
     centre: Any = None  # mu of the Gaussian that rotating steps are exact for
     path: Any = None  # mean length of HMC's paths, in whitened time
 
+    def arrays(self) -> dict[str, Any]:
+        """By name: those of the mass, and whatever else there is."""
+        mass: Any = self.mass
+        others = {name: leaf for name, leaf in self._asdict().items() if leaf is not None}
+        return mass._asdict() | {name: leaf for name, leaf in others.items() if name != "mass"}
+
 
 class Info(NamedTuple):
     """What a kernel tells of one step of one chain: the draw, and what M-steps learn from."""

@@ -35,11 +35,11 @@ def test_the_inverse_mass_matrix_is_the_precision(name):
 
 
 def trace_of(mass):
-    """A trace with what `sample` writes of a mass."""
-    final = {f"final_{name}": np.asarray(array) for name, array in mass._asdict().items()}
-    stats = {"step_size": np.linspace(0.1, 0.3, 5)[None].repeat(2, axis=0)}
+    """A trace with what `sample` writes of what was learnt."""
+    learnt = mt.Learnt(mass, 0.3, noise=np.array([1.0, 2.0]), path=1.5)
+    final = {f"final_{name}": np.asarray(array) for name, array in learnt.arrays().items()}
     em = dict_to_dataset(final, sample_dims=[], check_conventions=False)
-    return DataTree.from_dict({"em": em, "sample_stats": dict_to_dataset(stats)})
+    return DataTree.from_dict({"em": em})
 
 
 @pytest.mark.parametrize("name", MASSES)
@@ -47,7 +47,8 @@ def test_what_was_learnt_comes_back(name):
     learnt = mt.learnt_from(trace_of(MASSES[name]))
     assert type(learnt.mass) is type(MASSES[name])
     np.testing.assert_allclose(mt.inverse_mass_matrix(learnt.mass), MATRICES[name], rtol=1e-12)
-    assert learnt.step_size == 0.3
+    assert (learnt.step_size, learnt.path, learnt.centre) == (0.3, 1.5, None)
+    np.testing.assert_array_equal(learnt.noise, [1.0, 2.0])
 
 
 def model(y):

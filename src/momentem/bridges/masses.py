@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from xarray import Dataset, DataTree
 
 from momentem.checks import check_instance
-from momentem.masses import DiagonalMass, dense_mass, diagonal_mass, low_rank_mass
+from momentem.masses import DenseMass, DiagonalMass, diagonal_mass, low_rank_mass
 from momentem.targets.density import parameter_names
 from momentem.targets.minibatch import AnyTarget
 from momentem.types import Learnt, Mass
@@ -40,11 +40,10 @@ def inverse_mass_matrix(mass: Mass) -> Float[Array, "..."]:
 
 
 def learnt_from(trace: DataTree) -> Learnt:
-    """What a run had learnt by its end: the mass, and the step size of the last draw.
+    """What a run had learnt by its end.
 
     With it `momentem.fixed(kernel, learnt)` needs no warm-up to learn in, and
-    `momentem.monte_carlo_em(kernel, learnt, ...)` learns on. The noise and thermostat mass of
-    stochastic samplers are not in a trace.
+    `momentem.monte_carlo_em(kernel, learnt, ...)` learns on.
 
     Args:
         trace: what `sample` returned, of a sampler that learns.
@@ -74,8 +73,8 @@ def learnt_from(trace: DataTree) -> Learnt:
         for name, array in em.data_vars.items()
         if str(name).startswith("final_")
     }
-    step_sizes = _last(trace, "sample_stats")["step_size"]
-    return Learnt(_mass(final), jnp.asarray(step_sizes.values[0]))
+    others = {name: final[name] for name in Learnt._fields if name in final}
+    return Learnt(_mass(final), **others)
 
 
 def _last(trace: DataTree, group: str) -> Dataset:
@@ -87,8 +86,9 @@ def _last(trace: DataTree, group: str) -> Dataset:
 def _mass(final: dict[str, Array]) -> Mass:
     if "scale" in final:
         return low_rank_mass(final["scale"], final["vectors"], final["eigenvalues"])
-    precision = final["precision"]
-    return diagonal_mass(precision) if precision.ndim == 1 else dense_mass(precision)
+    if "factor" in final:  # the frame that the noise is given in
+        return DenseMass(final["precision"], final["factor"], final["root"])
+    return diagonal_mass(final["precision"])
 
 
 def last_positions(trace: DataTree, target: AnyTarget) -> Any:

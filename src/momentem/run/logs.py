@@ -52,13 +52,13 @@ def load(folder: str | os.PathLike[str]) -> DataTree:
 
 def stored_trace(plan: Plan, segments: list[Segment], is_cut: bool) -> DataTree:
     """The trace of a run log's segments, of which more may have followed."""
-    learning, mass = learning_of(segments)
+    learning, final = learning_of(segments)
     last = segments[-1].about if segments else {"num_draws": plan.num_draws, "seconds": 0.0}
     done = last["first"] + last["iterations"] if segments else 0
     moments = restored_moments(plan, segments[-1]) if segments else None
     is_whole = not is_cut and done >= plan.num_warmup + last["num_draws"]
     attrs = attributes(plan, done, last["seconds"], is_whole, troubles(segments))
-    return as_datatree(plan, groups_of(segments), learning, mass, moments, attrs)
+    return as_datatree(plan, groups_of(segments), learning, final, moments, attrs)
 
 
 def troubles(segments: list[Segment]) -> tuple[Troubles, Troubles]:

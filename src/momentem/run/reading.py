@@ -197,13 +197,13 @@ def groups_of(segments: list[Segment]) -> dict[str, dict[str, StoredArray]]:
 def learning_of(
     segments: list[Segment],
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """What EM did, in pieces, and the arrays of the mass it came to."""
-    pieces, mass = [], {}
+    """What EM did, in pieces, and the arrays of what it came to."""
+    pieces, final = [], {}
     learnt = [segment for segment in segments if "learning.iteration" in segment.forms]
     for segment in learnt:
         names = [name for name in segment.forms if name.startswith("learning.")]
         pieces.append({name.removeprefix("learning."): segment.read(name) for name in names})
     if learnt:
-        names = [name for name in learnt[-1].forms if name.startswith("mass.")]
-        mass = {name.removeprefix("mass."): learnt[-1].read(name) for name in names}
-    return pieces, mass
+        names = [name for name in learnt[-1].forms if name.startswith("learnt.")]
+        final = {name.removeprefix("learnt."): learnt[-1].read(name) for name in names}
+    return pieces, final

@@ -121,8 +121,8 @@ def sample(
         raise KeyboardInterrupt("interrupted before the first draw")
     seconds, iterations = time.perf_counter() - begun, history.here.iteration
     attrs = attributes(plan, iterations, seconds, is_whole, history.troubles)
-    mass = {} if history.learnt is None else history.learnt.mass._asdict()
-    final = {name: np.asarray(array) for name, array in mass.items()}
+    learnt = {} if history.learnt is None else history.learnt.arrays()
+    final = {name: np.asarray(array) for name, array in learnt.items()}
     moments = history.here.moments
     trace = as_datatree(plan, history.groups(), history.learning, final, moments, attrs)
     warn_of_trouble(trace, *history.troubles)

@@ -236,12 +236,12 @@ class RunLog:
 
 
 def _arrays(chunks: list[Chunk]) -> dict[str, np.ndarray]:
-    """The rows of chunks, by the names they are stored under, and the mass at their end."""
+    """The rows of chunks, by the names they are stored under, and what is learnt at their end."""
     arrays = {}
     for prefix, field in (("draws", 0), ("stats", 1), ("learning", 2)):
         for name in chunks[0].record[field] if chunks else ():
             arrays[f"{prefix}.{name}"] = np.concatenate([c.record[field][name] for c in chunks])
     if chunks and chunks[-1].record.learning:
-        for name, array in chunks[-1].learnt.mass._asdict().items():
-            arrays[f"mass.{name}"] = np.asarray(array)
+        for name, array in chunks[-1].learnt.arrays().items():
+            arrays[f"learnt.{name}"] = np.asarray(array)
     return arrays

@@ -21,7 +21,7 @@ def as_datatree(
     plan: Plan,
     groups: Mapping[str, Mapping[str, Any]],
     learning: list[dict[str, np.ndarray]],
-    mass: Mapping[str, np.ndarray],
+    final: Mapping[str, np.ndarray],
     moments: Moments | None,
     attrs: Mapping[str, Any],
 ) -> DataTree:
@@ -31,7 +31,7 @@ def as_datatree(
         plan: of the run.
         groups: by their names in ArviZ, arrays (chain, draw, …), in memory or stored.
         learning: what EM did, a row per M-step, in pieces.
-        mass: the arrays of the learnt mass.
+        final: the arrays of what was learnt by the end.
         moments: of parameters that were not kept.
         attrs: of the root.
     """
@@ -45,8 +45,8 @@ def as_datatree(
     if learning:
         rows = {name: np.concatenate([piece[name] for piece in learning]) for name in learning[0]}
         em = dict_to_dataset(rows, sample_dims=["m_step"], check_conventions=False)
-        final = {f"final_{name}": array for name, array in mass.items()}
-        datasets["em"] = em.merge(dict_to_dataset(final, sample_dims=[], check_conventions=False))
+        named = {f"final_{name}": array for name, array in final.items()}
+        datasets["em"] = em.merge(dict_to_dataset(named, sample_dims=[], check_conventions=False))
     trace = DataTree.from_dict(datasets)
     trace.attrs = dict(attrs)
     return trace
