@@ -23,9 +23,10 @@ import numpy as np
 
 from momentem.models.topics.corpus import Corpus, load, save, split_words
 from momentem.models.topics.evaluation import Perplexity, unigram_perplexity
-from momentem.models.topics.fit import fit, start
+from momentem.models.topics.fit import fit
 from momentem.models.topics.model import model, topics_of
 from momentem.models.topics.recipes import recipe
+from momentem.models.topics.starts import start
 
 NUM_WORDS, NUM_PLANTED, NUM_TOPICS, MEAN_LENGTH = 10_000, 60, 100, 75
 
@@ -66,7 +67,7 @@ def paces(folder, steps, rounds=3):
     for _ in range(rounds):
         for name, train in (("few", whole.take(np.arange(11_314))), ("all", whole)):
             shape, made = recipe_on(train, steps)
-            run = fit(shape, train, made, steps, 0, num_held=0, num_draws=80, stride=80)
+            run = fit(shape, train, made, steps, 0, num_draws=80, stride=80)
             found[name].append(run.seconds_per_iteration)
     ratio = float(np.median(np.array(found["all"]) / np.array(found["few"])))
     return {name: float(np.median(each)) for name, each in found.items()} | {"ratio": ratio}
@@ -86,7 +87,7 @@ def whole_run(folder, steps, iterations):
         made,
         steps,
         num_burn_in=iterations // 4,
-        num_held=iterations // 8,
+        num_start=iterations // 8,
         num_draws=iterations - iterations // 4,
         stride=iterations // 4,
         measure=Perplexity(observed, held_out),

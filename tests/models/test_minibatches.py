@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from momentem.models.topics.corpus import corpus, load, save
-from momentem.models.topics.minibatches import draw, padding, strata
+from momentem.models.topics.minibatches import (
+    MOST,
+    draw,
+    draw_tokens,
+    num_tokens,
+    padding,
+    strata,
+)
 
 from corpora import TABLE, assert_few_were_read, newsgroups, random_corpus, watched
 
@@ -207,3 +214,25 @@ def test_newsgroups(data, name):
         seconds.append(time.perf_counter() - begin)
     assert sum(rows.words.shape[-2] for rows in drawn) == 50
     assert min(seconds) < 0.5
+
+
+def test_tokens_add_up_to_documents():
+    """Every document drawn is one of its stratum, whole, and a large count is MOST tokens."""
+    counts = np.random.default_rng(0).poisson(1.0, size=(30, 7))
+    counts[3] = 0
+    counts[5, 2] = 4 * MOST + 1
+    documents = corpus(counts)
+    lengths = num_tokens(documents)
+    np.testing.assert_array_equal(lengths, np.minimum(counts, MOST).sum(axis=1))
+    layers = strata(documents, 5, num_widths=5, lengths=lengths)
+    found = draw_tokens(documents, layers, np.random.default_rng(1), (4, 3), 2)
+    assert found.words.shape == (4, 3, 2 * layers.widths.sum())
+    np.testing.assert_array_equal(found.weights, np.tile(layers.sizes, 2))
+    assert np.all(np.diff(found.documents) >= 0)
+    for place in np.ndindex(4, 3):
+        table = np.zeros((10, 7))
+        np.add.at(table, (found.documents[place], found.words[place]), found.counts[place])
+        for d, row in enumerate(table):
+            s = d % 5
+            of_stratum = counts[layers.order[layers.edges[s] : layers.edges[s + 1]]]
+            assert np.any(np.all(np.abs(of_stratum - row) < 1e-5, axis=1))

@@ -27,6 +27,7 @@ class Progress:
             TextColumn("{task.fields[divergences]} divergences"),
             console=console,
             disable=not (is_wanted and console.is_terminal),
+            refresh_per_second=2,  # a refresh takes a millisecond, and chunks a quarter of a second
         )
         self._task = self._bar.add_task("compiling", total=total, divergences=0)
         self._divergences = 0

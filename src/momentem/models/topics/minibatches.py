@@ -17,7 +17,9 @@ import numpy as np
 from momentem.checks import check_count, check_instance
 from momentem.models.topics.corpus import REMEDY, Corpus, offsets, ranges
 
-__all__ = ["Rows", "Strata", "draw", "padding", "strata"]
+__all__ = ["Rows", "Strata", "Tokens", "draw", "draw_tokens", "num_tokens", "padding", "strata"]
+
+MOST = 4  # tokens of one word in one document that are told apart
 
 
 class Strata(NamedTuple):
@@ -44,17 +46,20 @@ class Rows(NamedTuple):
     weights: np.ndarray  # (strata,) the number of documents that the one drawn stands for
 
 
-def strata(corpus: Corpus, num: int, num_widths: int = 9) -> Strata:
+def strata(
+    corpus: Corpus, num: int, num_widths: int = 9, lengths: np.ndarray | None = None
+) -> Strata:
     """Strata of equal size, to a document, with the widths that pad least.
 
     Args:
         corpus: whose documents; those without words are in no stratum.
         num: of strata, the documents of a minibatch.
         num_widths: different widths, at most: a program is compiled for each.
+        lengths: of the documents, 0 for those without words; None is their distinct words.
     """
     check_instance(Corpus, REMEDY, corpus=corpus)
     check_count(1, num=num, num_widths=num_widths)
-    lengths = corpus.lengths()
+    lengths = corpus.lengths() if lengths is None else lengths
     order = np.argsort(lengths, kind="stable")
     order = order[np.count_nonzero(lengths == 0) :]
     if num > len(order):
@@ -98,6 +103,75 @@ def draw(
         )
         for width in np.unique(strata.widths)
         for is_in in [strata.widths == width]
+    )
+
+
+class Tokens(NamedTuple):
+    """Minibatches of documents token by token, one after the other, for every entry of a shape.
+
+    A word that occurs more than MOST times in a document is that many tokens of a larger count.
+    """
+
+    words: np.ndarray  # (*shape, room) ids
+    counts: np.ndarray  # (*shape, room) what a token stands for; 0 where the row is padded
+    documents: np.ndarray  # (*shape, room) the document of the minibatch, ascending
+    weights: np.ndarray  # (documents,) the number of documents that each stands for
+
+
+def num_tokens(corpus: Corpus) -> np.ndarray:
+    """The tokens of each document that are told apart.
+
+    Args:
+        corpus: whose documents; read in blocks.
+    """
+    tokens = np.zeros(corpus.num_documents, np.int64)
+    for first in range(0, corpus.num_documents, 100_000):
+        starts = corpus.starts[first : first + 100_001]
+        counts = np.minimum(corpus.counts[starts[0] : starts[-1]], MOST)
+        tokens[first : first + 100_000] = np.diff(offsets(counts)[starts - starts[0]])
+    return tokens
+
+
+def draw_tokens(
+    corpus: Corpus,
+    strata: Strata,
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    num_parts: int,
+) -> Tokens:
+    """For every entry of `shape`, `num_parts` times and independently, one document of each
+    stratum, as in `draw`.
+
+    Args:
+        corpus: whose documents.
+        strata: of the corpus by `num_tokens`, each with a width of its own.
+        rng: what draws them.
+        shape: of the draws.
+        num_parts: of a minibatch.
+    """
+    num, room = len(strata.sizes), int(strata.widths.sum())
+    drawn = rng.integers(0, strata.sizes, size=(int(np.prod(shape)), num_parts, num))
+    documents = strata.order[strata.edges[:-1] + drawn]
+    firsts = corpus.starts[documents].ravel()
+    lengths = corpus.starts[documents + 1].ravel() - firsts
+    entries = ranges(firsts, lengths)
+    counts = corpus.counts[entries]
+    times = np.minimum(counts, MOST).astype(np.int64)
+    which = np.repeat(np.arange(documents.size), lengths)  # of an entry
+    minibatch, document = np.divmod(np.repeat(which, times), num_parts * num)
+    ends = np.bincount(minibatch, minlength=len(documents))
+    places = minibatch * (num_parts * room) + ranges(np.zeros_like(ends), ends)
+
+    def packed(values: np.ndarray, fill: int, dtype: type | np.dtype) -> np.ndarray:
+        found = np.full(len(documents) * num_parts * room, fill, dtype)
+        found[places] = values
+        return found.reshape(*shape, num_parts * room)
+
+    return Tokens(
+        packed(np.repeat(corpus.words[entries], times), 0, corpus.words.dtype),
+        packed(np.repeat(counts / times, times), 0, np.float32),
+        packed(document, num_parts * num - 1, np.int32),
+        np.tile(strata.sizes, num_parts).astype(np.float64),
     )
 
 

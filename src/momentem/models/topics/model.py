@@ -29,7 +29,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from momentem.checks import check_count, check_positive
-from momentem.models.topics.local import LocalStep
+from momentem.models.topics.local import LocalStep, Tokens, summed
 from momentem.targets.minibatch import NoisyGradient, StochasticTarget
 from momentem.types import PRNGKey, Scalar, Static, Vector
 
@@ -150,38 +150,48 @@ def topics_of(model: Model, position: Vector) -> tuple[Topics, Float[Array, " to
 
 
 class Sums(NamedTuple):
-    """Sums over the documents of one half of a minibatch, each weighted by its stratum."""
+    """Sums over the documents of each half of a minibatch, weighted by their strata."""
 
-    counts: Topics  # S
-    weights: Float[Array, " topics"]  # d/dr
-    log_likelihood: Scalar
+    counts: Float[Array, "parts words topics"]  # S
+    weights: Float[Array, "parts topics"]  # d/dr
+    log_likelihood: Float[Array, " parts"]
 
 
 def document_sums(
-    model: Model, local: LocalStep, key: PRNGKey, phi: Topics, r: Any, rows: Any
+    model: Model, local: LocalStep, key: PRNGKey, phi: Topics, r: Any, tokens: Any, num_parts: int
 ) -> Sums:
-    """S, d/dr and the log likelihood of documents: rows are (words, counts, stratum weights)."""
-    words, y, strata = rows
-    at_words = phi[words]
-    expected, present, loads = local.solve(key, at_words, y, r)
-    n = jnp.sum(expected, axis=1)
-    total, R = jnp.sum(y, axis=1, keepdims=True), jnp.sum(r)
+    """S, d/dr and the log likelihood of documents: tokens are (words, counts, documents, weights of
+    the documents), and documents are split evenly into parts, in order."""
+    words, y, documents, strata = tokens
+    # gathered once: a compiler that merges loops gathers anew in each
+    at_words = jax.lax.optimization_barrier(phi[words])
+    found = Tokens(at_words, y, documents, Static(len(strata)))
+    expected, n, present, loads = local.solve(key, found, r)
+    total, R = summed(found, y)[:, None], jnp.sum(r)
     a0, b0 = model.odds_shapes
 
     n_present = n / jnp.maximum(present, 1e-30)
     growth = present * (digamma(r[None] + n_present) - digamma(r)[None])
     d_r = growth + digamma(b0 + R) - digamma(a0 + b0 + total + R)
 
-    # the collapsed bound at the fixed point, whose derivative in phi is that of S
-    safe = jnp.maximum(loads, 1e-30)
-    rates = jnp.einsum("dwk,dk->dw", at_words, safe)
-    values = jnp.sum(y * jnp.log(jnp.maximum(rates, 1e-30)), axis=1)
-    values += jnp.sum(gammaln(r[None] + n) - gammaln(r)[None] - n * jnp.log(safe), axis=1)
+    # the collapsed bound at smooth loads, whose derivative in phi is that of S at the fixed point
+    rates = jnp.sum(found.phi * loads[documents], axis=1)
+    values = summed(found, y * jnp.log(jnp.maximum(rates, 1e-30)))
+    load_n = jnp.maximum(loads - r[None], 0)
+    logs = jnp.log(jnp.maximum(loads, 1e-30))
+    values += jnp.sum(gammaln(r[None] + load_n) - gammaln(r)[None] - load_n * logs, axis=1)
     values += (gammaln(a0 + total) + gammaln(b0 + R) - gammaln(a0 + b0 + total + R))[:, 0]
-    weighted = expected * strata[:, None, None]
+
     V, K = phi.shape
-    counts = jnp.zeros((V, K), phi.dtype).at[words.reshape(-1)].add(weighted.reshape(-1, K))
-    return Sums(counts, strata @ d_r, strata @ values)
+    places = words + V * (documents // (len(strata) // num_parts))
+    weighted = expected * strata[documents][:, None]
+    counts = jnp.zeros((num_parts * V, K), phi.dtype).at[places].add(weighted)
+
+    def by_part(each: Array) -> Array:
+        weighted = jnp.reshape(strata, (-1, *[1] * (each.ndim - 1))) * each
+        return jnp.sum(weighted.reshape(num_parts, -1, *each.shape[1:]), axis=1)
+
+    return Sums(counts.reshape(num_parts, V, K), by_part(d_r), by_part(values))
 
 
 def minibatch_target(
@@ -192,8 +202,8 @@ def minibatch_target(
     Args:
         model: what is sampled.
         local: how documents are explained.
-        rows: for each width, words and counts (step, half, document, word) and the weights of the
-            documents' strata.
+        rows: minibatches of two halves, as `minibatches.draw_tokens` makes them, (step, token), and
+            the weights of their documents.
         initial: a position.
         batch_share: documents of a minibatch over all documents.
     """
@@ -204,7 +214,7 @@ def minibatch_target(
         unconstrain=Partial(_unconstrain),
         unravel=Partial(Model.blocks, model),
         batches=Partial(_batches, rows),
-        noisy_gradient=Partial(_noisy_gradient, model, local, tuple(row[2] for row in rows)),
+        noisy_gradient=Partial(_noisy_gradient, model, local, rows[3]),
         prior_curvature=Partial(expected_curvature, model),
         information_scale=batch_share,
     )
@@ -227,33 +237,22 @@ def _unconstrain(parameters: Any) -> Vector:
 
 def _batches(rows: Any, key: PRNGKey, number: Static) -> Any:
     keys = jax.random.split(key, number.value)
-    return tuple((words, counts) for words, counts, _ in rows), keys
+    return tuple(rows[:3]), keys
 
 
 def _noisy_gradient(
     model: Model, local: LocalStep, strata: Any, batch: Any, position: Vector
 ) -> NoisyGradient:
-    classes, key = batch
+    (words, counts, documents), key = batch
     phi, r = topics_of(model, position)
     dtype = position.dtype
-
-    def half(i: int) -> tuple[Vector, Scalar]:
-        keys = jax.random.split(jax.random.fold_in(key, i), len(classes))
-        sums = [
-            document_sums(
-                model, local, keys[j], phi, r, (words[i].astype(int), counts[i].astype(dtype), each)
-            )
-            for j, ((words, counts), each) in enumerate(zip(classes, strata, strict=True))
-        ]
-        S = sum(each.counts for each in sums)
-        d_x = S - phi * jnp.sum(S, axis=0, keepdims=True)
-        d_rho = r * sum(each.weights for each in sums)
-        gradient = Blocks(d_x, d_rho, jnp.zeros_like(r), jnp.zeros(3, dtype))
-        return Model.flat(gradient), jnp.sum(jnp.stack([each.log_likelihood for each in sums]))
-
-    (a, value_a), (b, value_b) = half(0), half(1)
+    tokens = (words.astype(int), counts.astype(dtype), documents.astype(int), strata)
+    S, d_r, values = document_sums(model, local, key, phi, r, tokens, num_parts=2)
+    d_x = S - phi[None] * jnp.sum(S, axis=1, keepdims=True)
+    zeros = jnp.zeros((2, len(r) + 3), dtype)
+    a, b = jnp.concatenate([d_x.reshape(2, -1), r[None] * d_r, zeros], axis=1)
     prior, prior_gradient = jax.value_and_grad(log_prior, argnums=1)(model, position)
     difference = (a - b) / 2
     return NoisyGradient(
-        prior_gradient + (a + b) / 2, difference, difference, prior + (value_a + value_b) / 2
+        prior_gradient + (a + b) / 2, difference, difference, prior + jnp.mean(values)
     )

@@ -49,7 +49,7 @@ def recipe(
     model: Model,
     train: Corpus,
     num_steps: int = 10,
-    step_size: float = 0.005,
+    step_size: float | None = None,
     friction: float | None = None,
 ) -> Recipe:
     """A sampler of the topic model by its name.
@@ -59,15 +59,20 @@ def recipe(
         model: what is sampled.
         train: the documents it will be sampled on.
         num_steps: steps, each with a minibatch of its own, per iteration.
-        step_size: of samplers whose step size is not learnt.
-        friction: A, per unit of time; None is 10 where the noise is not known, else 1.
+        step_size: of samplers whose step size is not learnt; None is 0.0025, and 0.01 where the
+            metric follows the topics.
+        friction: A, per unit of time; None is 20 where the noise is not known (10 with a metric,
+            which keeps it small), else 1.
     """
     if name not in RECIPES:
         raise ValueError(f"sampler must be one of {', '.join(RECIPES)}, got {name!r}")
     is_tuned = name.endswith("-tuned")
-    A = (1.0 if is_tuned else 10.0) if friction is None else friction
     if name == "sgr-nphmc":
-        return _riemannian(model, train, num_steps, step_size, A)
+        return _riemannian(model, train, num_steps, step_size or 0.01, friction or 10.0)
+    # a word that one topic owns has the gradient noise K N/n times its mass: at eps / A = 1/8000 it
+    # is as hot as 1.7, for a batch of 1 % and K = 100, and all other words are cooler
+    step_size = step_size or 0.0025
+    A = friction or (1.0 if is_tuned else 20.0)
     kernel_of = KERNELS[name.removesuffix("-em").removesuffix("-tuned")]
     is_nose = "nphmc" in name
 
