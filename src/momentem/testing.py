@@ -116,9 +116,10 @@ def _check_info(info: Any, shape: tuple[int, ...], dtype: Any) -> None:
 
 def _check_samples(info: Info, dtype: Any) -> None:
     """What a kernel tells of its gradient noise: samples along a leading axis of steps."""
-    for name, array in (("noise", info.noise), ("information", info.information)):
-        if array is None and name == "information":
-            continue  # the noise is it
+    told = {"noise": info.noise}
+    if info.information is not None:  # else the noise is it
+        told["information"] = info.information
+    for name, array in told.items():
         assert array.shape == (len(array), *info.position.shape), (
             f"info.{name} must have shape (steps, {len(info.position)}), got {array.shape}"
         )

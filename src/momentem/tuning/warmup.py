@@ -49,7 +49,7 @@ WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all direc
 class ChainMoments(NamedTuple):
     """Mean of the log density of each chain in this E-step, and the sum of squares around it."""
 
-    count: Scalar
+    num_seen: Scalar
     mean: Float[Array, " chains"]
     total: Float[Array, " chains"]
 
@@ -112,9 +112,9 @@ def _no_moments(positions: Vectors) -> ChainMoments:
 
 
 def _seen(moments: ChainMoments, values: Float[Array, " chains"]) -> ChainMoments:
-    count, shift = moments.count + 1, values - moments.mean
-    mean = moments.mean + shift / count
-    return ChainMoments(count, mean, moments.total + shift * (values - mean))
+    num_seen, shift = moments.num_seen + 1, values - moments.mean
+    mean = moments.mean + shift / num_seen
+    return ChainMoments(num_seen, mean, moments.total + shift * (values - mean))
 
 
 def _path(averaging: DualAveraging, num_m_steps: Any) -> Scalar:
@@ -151,7 +151,7 @@ def _where(condition: Flag, new: Any, old: Any) -> Any:
 
 
 def _do_agree(moments: ChainMoments) -> Flag:
-    return jnp.var(moments.mean) <= DISAGREEMENT * jnp.mean(moments.total) / moments.count
+    return jnp.var(moments.mean) <= DISAGREEMENT * jnp.mean(moments.total) / moments.num_seen
 
 
 def _is_same(old: EMState, new: EMState) -> Flag:
