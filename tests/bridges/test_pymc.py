@@ -145,6 +145,7 @@ def test_single_precision_is_refused(model):
         pytest.raises(ValueError, match="PyTensor's float64, got float32; set jax"),
     ):
         mt.from_pymc(model)
+    assert jax.config.read("jax_enable_x64")
 
 
 def test_without_pymc_the_extra_is_named(monkeypatch, model):

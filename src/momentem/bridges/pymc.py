@@ -93,8 +93,14 @@ def pymc_labels(model: Any) -> dict[str, Any]:
 
 
 def _compiler() -> Callable[..., Any]:
-    """PyMC's compiler to JAX. Importing it sets JAX up anew, with 100 devices and in PyTensor's
-    precision, which is undone here."""
+    """PyMC's compiler to JAX, imported in a thread of its own: there JAX's settings are those of the
+    program, not those of a `with` block around this call, which would be made the program's."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(_imported).result()
+
+
+def _imported() -> Callable[..., Any]:
+    """Importing it sets JAX up anew, with 100 devices and in PyTensor's precision: undone here."""
     flags, is_x64 = os.environ.get("XLA_FLAGS"), jax.config.read("jax_enable_x64")
     try:
         from pymc.sampling.jax import get_jaxified_graph
