@@ -9,6 +9,7 @@ is needed.
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,8 +94,8 @@ def pymc_labels(model: Any) -> dict[str, Any]:
 
 
 def _compiler() -> Callable[..., Any]:
-    """PyMC's compiler to JAX, imported in a thread of its own: there JAX's settings are those of the
-    program, not those of a `with` block around this call, which would be made the program's."""
+    """PyMC's compiler to JAX, imported in a thread of its own: JAX's settings there are those of
+    the program, not of a `with` block around this call, which would become the program's."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(_imported).result()
 
