@@ -19,7 +19,7 @@ from numpyro.infer.reparam import TransformReparam
 import momentem as mt
 from momentem.bridges.foreign import usual_promotion
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = [pytest.mark.validate, pytest.mark.usefixtures("quick_compilation")]
 
 
 def eight_schools(J, sigma, y=None):

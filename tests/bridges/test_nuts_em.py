@@ -8,7 +8,7 @@ import pytest
 import momentem as mt
 
 blackjax = pytest.importorskip("blackjax")
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = [pytest.mark.validate, pytest.mark.usefixtures("quick_compilation")]
 
 # correlated, scales 0.1 to 10
 SCALES = jnp.array([0.1, 1.0, 10.0])
