@@ -1,9 +1,10 @@
 """The contenders of the race, each with its own defaults, and what a run gives back.
 
 A contender is prepared for a posterior once, and then runs from a seed and starts (chain, D). All
-are given the same JAX log density. Those that are written in JAX move their chains together, and
-everything from the starts to the last draw is one compiled program: NumPyro's `MCMC.run`, called
-plainly, compiles anew in every run. nutpie calls the compiled log density from outside.
+are given the same JAX log density, but nutpie through PyMC the same formula. Those that are written
+in JAX move their chains together, and everything from the starts to the last draw is one compiled
+program: NumPyro's `MCMC.run`, called plainly, compiles anew in every run. nutpie calls the compiled
+log density from outside.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import nutpie
 import optax
+import pymc as pm
+import pytensor.tensor as pt
 from blackjax.adaptation.base import get_filter_adapt_info_fn
 from numpyro.infer import MCMC, NUTS
 from nutpie.compiled_pyfunc import from_pyfunc
@@ -182,8 +185,18 @@ def nutpie_nuts(posterior: Posterior, num_chains: int, is_low_rank: bool) -> Run
         make_initial_point_fn=start,
     )
 
-    def run(seed: int, starts: np.ndarray) -> Run:
+    run = nutpie_runner(model, num_chains, is_low_rank)
+
+    def run_from(seed: int, starts: np.ndarray) -> Run:
         places[:] = list(np.asarray(starts))
+        return run(seed, starts)
+
+    return run_from
+
+
+def nutpie_runner(model: Any, num_chains: int, is_low_rank: bool) -> Runner:
+    def run(seed: int, starts: np.ndarray) -> Run:
+        del starts
         trace: Any = nutpie.sample(
             model,
             draws=NUM_DRAWS,
@@ -199,6 +212,14 @@ def nutpie_nuts(posterior: Posterior, num_chains: int, is_low_rank: bool) -> Run
     return run
 
 
+def nutpie_pymc(posterior: Posterior, num_chains: int) -> Runner:
+    """It draws its own starts, by its own rule."""
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=posterior.dim)
+        pm.Potential("logdensity", posterior.logdensity(x, pt))
+    return nutpie_runner(nutpie.compile_pymc_model(model), num_chains, False)
+
+
 OURS, REFERENCE = "momentem", "NumPyro NUTS, dense"
 CONTENDERS: dict[str, Callable[[Posterior, int], Runner]] = {
     OURS: momentem_default,
@@ -209,5 +230,6 @@ CONTENDERS: dict[str, Callable[[Posterior, int], Runner]] = {
     "BlackJAX ChEES, diagonal": partial(blackjax_chees, mass_matrix_estimation="diagonal"),
     "nutpie": partial(nutpie_nuts, is_low_rank=False),
     "nutpie, low rank": partial(nutpie_nuts, is_low_rank=True),
+    "nutpie, PyMC": nutpie_pymc,
 }
 JAX_NUTS = [name for name in CONTENDERS if "NumPyro" in name or "BlackJAX NUTS" in name]

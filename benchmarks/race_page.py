@@ -111,9 +111,9 @@ def introduction(rows: list[Row], picture: Path) -> str:
     return f"""# Benchmarks
 
 `mt.sample(target)`, nothing set, against NumPyro's NUTS (diagonal and dense mass), BlackJAX's NUTS
-(window adaptation, diagonal and dense), BlackJAX's ChEES-HMC (without a mass, its default, and with
-a diagonal one) and nutpie (diagonal and low rank), each at its defaults: 1,000 draws per chain
-after 1,000 of warm-up, in nutpie 400 and 800, in momentem as many as it needs.
+(window adaptation), BlackJAX's ChEES-HMC (without a mass, its default, and with a diagonal one) and
+nutpie (diagonal and low rank), each at its defaults: 1,000 draws per chain after 1,000 of warm-up,
+in nutpie 400 and 800, in momentem as many as it needs.
 
 All sample the same JAX log densities in double precision, from the same starts, uniform in (-2, 2)
 in every unconstrained parameter. Contenders take turns; every number is the median over the seeds.
@@ -125,8 +125,8 @@ in which every measure is defined. [All runs]({picture.with_suffix(".csv").name}
 {versions}; {platform.machine()}, CPU.
 
 nutpie is given the same compiled JAX function, which it calls from outside, once per gradient: its
-seconds are mostly those calls. From a PyMC model it takes fewer seconds per gradient, and several
-more to compile. Its gradients are not affected.
+seconds are mostly those calls. "nutpie, PyMC" (diagonal) is given the same formulas in a PyMC
+model, compiled by Numba, and starts by its own rule; the GARCH model and the GP are not translated.
 
 ![The race in three measures]({picture.name})"""
 
@@ -145,6 +145,7 @@ def table(
     measure: Callable[[Row], float],
     is_more_better: bool,
     mark: Callable[[list[Row]], str] = lambda found: "",
+    places: int | None = None,
 ) -> str:
     """Contenders by posteriors; the best of a column is bold."""
     names = posteriors_of(rows)
@@ -158,16 +159,22 @@ def table(
         for name in names:
             found = [r for r in rows if (r.posterior, r.contender) == (name, contender)]
             value = median(rows, name, contender, measure)
-            text = number(value) + (mark(found) if found else "")
+            text = number(value, places) + (mark(found) if found else "")
             cells.append(f"**{text}**" if value == best[name] else text)
         lines.append(f"| {contender} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def number(value: float) -> str:
+def number(value: float, places: int | None = None) -> str:
     if np.isnan(value):
         return "–"
+    if places is not None:
+        return f"{value:.{places}f}"
     return f"{value:,.0f}" if value >= 20 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def has(rows: list[Row], posterior: str, contender: str) -> bool:
+    return any((row.posterior, row.contender) == (posterior, contender) for row in rows)
 
 
 def ratio(rows: list[Row], name: str, measure: Callable[[Row], float], peers: list[str]) -> float:
@@ -177,7 +184,7 @@ def ratio(rows: list[Row], name: str, measure: Callable[[Row], float], peers: li
 
 
 def ratios(rows: list[Row]) -> str:
-    names = posteriors_of(rows)
+    names = [name for name in posteriors_of(rows) if has(rows, name, OURS)]
     peers = [name for name in CONTENDERS if name != OURS]
     lines = [
         "| momentem to | " + " | ".join(names) + " | |",
@@ -267,7 +274,7 @@ def section(rows: list[Row], chains: int) -> str:
         table(rows, Row.converged_cpu, False, not_drawn),
         "### R-hat",
         "The largest over parameters.",
-        table(rows, lambda row: row.rhat, False).replace("**", ""),
+        table(rows, lambda row: row.rhat, False, places=3).replace("**", ""),
         "### Error",
         "The largest over parameters and squares, in combined Monte Carlo errors. "
         f"With {2 * min(sizes.values())} to {2 * max(sizes.values())} numbers checked, 2 to 3.5 is "

@@ -1,5 +1,7 @@
 """The posteriors of the race: each one log density over an unconstrained vector.
 
+Most are written for any library of arrays, `xp`, so that PyMC is given the same formula.
+
 Logistic regressions have standardised covariates, an intercept, and weights of prior N(0, 10),
 10 the variance. Scales are positive through their logarithms. Made data have fixed seeds.
 """
@@ -8,7 +10,7 @@ import csv
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,20 +22,22 @@ __all__ = ["POSTERIORS", "TROUBLE", "Posterior"]
 
 
 class Posterior(NamedTuple):
-    """What is sampled, and the variances where they are known; the means are then 0."""
+    """What is sampled, the variances where they are known (the means are then 0), and whether the
+    log density takes another library of arrays as a second argument."""
 
     logdensity: Callable
     dim: int
     variances: np.ndarray | None = None
+    is_portable: bool = True
 
 
 def logistic(x: np.ndarray, y: np.ndarray) -> Posterior:
     x = (x - x.mean(axis=0)) / x.std(axis=0)
-    design, label = jnp.asarray(np.insert(x, 0, 1.0, axis=1)), jnp.asarray(y)
+    design = np.insert(x, 0, 1.0, axis=1)
 
-    def logdensity(w):
+    def logdensity(w, xp: Any = jnp):
         logit = design @ w
-        return jnp.sum(label * logit - jnp.logaddexp(0.0, logit)) - jnp.sum(w**2) / 20
+        return xp.sum(y * logit - xp.logaddexp(0.0, logit)) - xp.sum(w**2) / 20
 
     return Posterior(logdensity, design.shape[1])
 
@@ -59,14 +63,14 @@ def pima() -> Posterior:
 
 
 def schools() -> Posterior:
-    effect = jnp.array([28.0, 8, -3, 7, -1, 1, 18, 12])
-    error = jnp.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    effect = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+    error = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 
-    def logdensity(position):
+    def logdensity(position, xp: Any = jnp):
         mean, log_scale, z = position[0], position[1], position[2:]
-        scale = jnp.exp(log_scale)
-        prior = -((mean / 5) ** 2) / 2 - jnp.log1p((scale / 5) ** 2) + log_scale - jnp.sum(z**2) / 2
-        return prior - jnp.sum(((effect - mean - scale * z) / error) ** 2) / 2
+        scale = xp.exp(log_scale)
+        prior = -((mean / 5) ** 2) / 2 - xp.log1p((scale / 5) ** 2) + log_scale - xp.sum(z**2) / 2
+        return prior - xp.sum(((effect - mean - scale * z) / error) ** 2) / 2
 
     return Posterior(logdensity, 10)
 
@@ -75,9 +79,9 @@ def gaussian() -> Posterior:
     """D = 50, precisions from 1 to 1,000 along axes turned at random."""
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(50, 50)))[0]
     precisions = np.logspace(0, 3, 50)
-    precision = jnp.asarray(axes * precisions @ axes.T)
+    precision = axes * precisions @ axes.T
     variances = np.diag(axes / precisions @ axes.T)
-    return Posterior(lambda x: -x @ precision @ x / 2, 50, variances)
+    return Posterior(lambda x, xp=jnp: -xp.sum(x * (precision @ x)) / 2, 50, variances)
 
 
 def radon() -> Posterior:
@@ -87,34 +91,30 @@ def radon() -> Posterior:
     county = np.repeat(np.arange(40), sizes)
     is_basement = (rng.uniform(size=len(county)) < 0.8).astype(float)
     level = 1.5 + 0.35 * rng.normal(size=40)[county] - 0.7 * (1 - is_basement)
-    y, floor = (
-        jnp.asarray(level + 0.75 * rng.normal(size=len(county))),
-        jnp.asarray(1 - is_basement),
-    )
+    y = level + 0.75 * rng.normal(size=len(county))
 
-    def logdensity(position):
-        mean, slope, log_between, log_within = position[:4]
+    def logdensity(position, xp: Any = jnp):
+        mean, slope, log_between, log_within = (position[i] for i in range(4))
         z = position[4:]
-        residual = y - mean - jnp.exp(log_between) * z[county] - slope * floor
+        residual = y - mean - xp.exp(log_between) * z[county] - slope * (1 - is_basement)
         prior = -(mean**2 + slope**2) / 20 - (log_between**2 + log_within**2) / 2
-        fit = -jnp.sum((residual * jnp.exp(-log_within)) ** 2) / 2 - len(county) * log_within
-        return prior - jnp.sum(z**2) / 2 + fit
+        fit = -xp.sum((residual * xp.exp(-log_within)) ** 2) / 2 - len(county) * log_within
+        return prior - xp.sum(z**2) / 2 + fit
 
     return Posterior(logdensity, 44)
 
 
 def autoregression() -> Posterior:
     """AR(2) of 200 values."""
-    rng, series = np.random.default_rng(3), np.zeros(200)
+    rng, y = np.random.default_rng(3), np.zeros(200)
     for t in range(2, 200):
-        series[t] = 0.5 + 0.6 * series[t - 1] - 0.3 * series[t - 2] + 0.7 * rng.normal()
-    y = jnp.asarray(series)
+        y[t] = 0.5 + 0.6 * y[t - 1] - 0.3 * y[t - 2] + 0.7 * rng.normal()
 
-    def logdensity(position):
-        constant, first, second, log_scale = position
+    def logdensity(position, xp: Any = jnp):
+        constant, first, second, log_scale = (position[i] for i in range(4))
         residual = y[2:] - constant - first * y[1:-1] - second * y[:-2]
-        fit = -jnp.sum((residual * jnp.exp(-log_scale)) ** 2) / 2 - 198 * log_scale
-        return fit - jnp.sum(position**2) / 2
+        fit = -xp.sum((residual * xp.exp(-log_scale)) ** 2) / 2 - 198 * log_scale
+        return fit - xp.sum(position**2) / 2
 
     return Posterior(logdensity, 4)
 
@@ -143,7 +143,7 @@ def garch() -> Posterior:
         )
         return jnp.sum(fits) + uniform - mean**2 / 2 - (log_constant + 2) ** 2 / 2
 
-    return Posterior(logdensity, 4)
+    return Posterior(logdensity, 4, is_portable=False)
 
 
 def gaussian_process() -> Posterior:
@@ -165,7 +165,7 @@ def gaussian_process() -> Posterior:
         fit = -jnp.sum(whitened**2) / 2 - jnp.sum(jnp.log(jnp.diag(root)))
         return fit - jnp.sum(position**2) / 2
 
-    return Posterior(logdensity, 6)
+    return Posterior(logdensity, 6, is_portable=False)
 
 
 def funnel() -> Posterior:
