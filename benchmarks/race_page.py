@@ -16,6 +16,7 @@ from race_posteriors import POSTERIORS
 __all__ = ["Row", "write"]
 
 BEGIN, END = "<!-- by hand -->", "<!-- end -->"
+MAX_RHAT = 1.01
 WRONG = 5.0  # combined Monte Carlo errors
 
 
@@ -73,11 +74,15 @@ class Row(NamedTuple):
         return self.ess() / self.cpu
 
     def converged(self) -> float:
-        """Seconds from nothing."""
+        """Seconds from nothing; infinite where R-hat is too large at the end."""
+        if not self.is_drawn and self.rhat >= MAX_RHAT:
+            return float("inf")
         spent = self.warmup_gradients + self.gradients * self.needed / self.draws
         return self.compile + self.seconds * spent / (self.warmup_gradients + self.gradients)
 
     def converged_cpu(self) -> float:
+        if not self.is_drawn and self.rhat >= MAX_RHAT:
+            return float("inf")
         spent = self.warmup_gradients + self.gradients * self.needed / self.draws
         return self.compile_cpu + self.cpu * spent / (self.warmup_gradients + self.gradients)
 
@@ -168,6 +173,8 @@ def table(
 def number(value: float, places: int | None = None) -> str:
     if np.isnan(value):
         return "–"
+    if np.isinf(value):
+        return "not reached"
     if places is not None:
         return f"{value:.{places}f}"
     return f"{value:,.0f}" if value >= 20 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
@@ -246,7 +253,9 @@ def section(rows: list[Row], chains: int) -> str:
     seeds = len({row.seed for row in rows})
     dims = ", ".join(f"{name} {sizes[name]}" for name in names)
     ours = [row for row in rows if row.contender == OURS]
-    well = sum(row.rhat < 1.01 and min(row.bulk, row.tail) > 400 and row.z <= WRONG for row in ours)
+    well = sum(
+        row.rhat < MAX_RHAT and min(row.bulk, row.tail) > 400 and row.z <= WRONG for row in ours
+    )
     blocks = [
         f"## {chains} chains",
         f"{seeds} {'seed' if seeds == 1 else 'seeds'}. Dimensions: {dims}. Of momentem's "
@@ -267,8 +276,8 @@ def section(rows: list[Row], chains: int) -> str:
         "In CPU seconds:",
         table(rows, lambda row: row.compile_cpu, False),
         "### Seconds from nothing to converged",
-        "\\* in proportion to the ESS for at least one seed, because the run did not get there: "
-        "R-hat may need longer still.",
+        "\\* in proportion to the ESS for at least one seed, because its run was too short. Not "
+        "reached: R-hat is above 1.01 at the end of the run.",
         table(rows, Row.converged, False, not_drawn),
         "In CPU seconds:",
         table(rows, Row.converged_cpu, False, not_drawn),
