@@ -1,0 +1,253 @@
+"""A race of `mt.sample(target)`, nothing set, against NumPyro, BlackJAX and nutpie at their
+defaults.
+
+    MOMENTEM_DATA=... python benchmarks/race.py [--quick] [--chains 4 32] [--out docs/benchmarks.md]
+
+German credit and Pima are read from MOMENTEM_DATA, and left out where they are not there. Per
+posterior the contenders take turns: a first round, in which they compile, then a round per seed;
+the order moves on by one from posterior to posterior. Measured, on all parameters and on their
+squares around the mean:
+
+    ESS                  the least: bulk and tail of the parameters, bulk of the squares
+    gradients            leapfrog steps, summed over chains
+    seconds              of a run that is compiled already, warm-up and draws; of momentem's, those
+                         of sampling, without the diagnostics that no other makes
+    compile              seconds of the first run less those of the second, which is the same
+    time to converged    compile, warm-up, and the first draws at which R-hat < 1.01 and every ESS
+                         >= 400; looked for in steps of a twentieth, in proportion to the ESS where
+                         the run was too short. A run's seconds, of the whole call with its
+                         diagnostics, are shared out by gradients
+    error                of means and of mean squares, in combined Monte Carlo errors, against
+                         20,000 further draws of NumPyro's dense NUTS, or the exact values
+
+Seconds are those on the clock. CPU seconds are measured as well, for machines that do other work.
+
+Every run goes to a CSV file beside the page, which is made from it: `--draw` makes it anew without
+running. What is written on the page between the two "by hand" marks stays.
+"""
+
+import argparse
+import csv
+import warnings
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+import arviz_stats
+import jax
+import numpy as np
+from arviz_base import dict_to_dataset
+
+import momentem as mt
+from momentem.run.loop import begin
+from race_contenders import CONTENDERS, OURS, REFERENCE, SPREAD, Runner, target_of
+from race_page import Row, write
+from race_posteriors import POSTERIORS, TROUBLE, Posterior
+
+MAX_RHAT, MIN_ESS = 1.01, 400
+QUICK = ("Eight schools", "AR(2)", "Pima")
+
+
+class Reference(NamedTuple):
+    """Means of the parameters and of their squares around those, and their errors."""
+
+    centre: np.ndarray
+    means: np.ndarray
+    errors: np.ndarray
+
+
+def now() -> np.ndarray:
+    """Seconds on the clock, and of the CPU."""
+    return np.array([perf_counter(), process_time()])
+
+
+def with_squares(draws: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    return np.concatenate([draws, (draws - centre) ** 2], axis=-1)
+
+
+def means_and_errors(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    ess = arviz_stats.ess(dict_to_dataset({"x": values}), method="mean")["x"].values
+    return values.mean(axis=(0, 1)), values.std(axis=(0, 1)) / np.sqrt(ess)
+
+
+def reference(posterior: Posterior, run: Runner, num_chains: int, num_draws: int) -> Reference:
+    dim = posterior.dim
+    if posterior.variances is not None:
+        means = np.concatenate([np.zeros(dim), posterior.variances])
+        return Reference(np.zeros(dim), means, np.zeros(2 * dim))
+    pieces = []
+    while sum(piece.shape[0] * piece.shape[1] for piece in pieces) < num_draws:
+        seed = 1000 + len(pieces)
+        pieces.append(run(seed, starts_of(posterior, num_chains, seed)).draws)
+    draws = np.concatenate(pieces)
+    centre = draws.mean(axis=(0, 1))
+    return Reference(centre, *means_and_errors(with_squares(draws, centre)))
+
+
+def starts_of(posterior: Posterior, num_chains: int, seed: int) -> np.ndarray:
+    """Those that `mt.sample` draws from the same seed."""
+    return np.asarray(mt.starts(begin(seed)[0], target_of(posterior), num_chains, SPREAD))
+
+
+def judged(draws: np.ndarray) -> dict[str, float]:
+    """The least ESS of each kind, and the largest R-hat."""
+    plain = dict_to_dataset({"x": draws})
+    squares = dict_to_dataset({"x": (draws - draws.mean(axis=(0, 1))) ** 2})
+    return {
+        "bulk": float(arviz_stats.ess(plain, method="bulk")["x"].min()),
+        "tail": float(arviz_stats.ess(plain, method="tail")["x"].min()),
+        "squares": float(arviz_stats.ess(squares, method="bulk")["x"].min()),
+        "rhat": float(arviz_stats.rhat(plain)["x"].max()),
+    }
+
+
+def least(found: dict[str, float]) -> float:
+    return min(found["bulk"], found["tail"], found["squares"])
+
+
+def needed(draws: np.ndarray, found: dict[str, float]) -> tuple[int, bool]:
+    """Draws per chain until all is well, and whether these were drawn or are in proportion."""
+    num_draws = draws.shape[1]
+    if not least(found) > 0:
+        return 10**9, False
+    share = MIN_ESS / least(found)
+    for twentieth in range(max(1, int(20 * share)), 21):
+        length = num_draws * twentieth // 20
+        here = found if length == num_draws else judged(draws[:, :length])
+        if here["rhat"] < MAX_RHAT and least(here) >= MIN_ESS:
+            return length, True
+    return int(num_draws * max(1.0, share)), False
+
+
+def race(
+    name: str,
+    contenders: list[str],
+    num_chains: int,
+    seeds: list[int],
+    num_reference: int,
+    turn: int,
+) -> list[Row]:
+    """Rows of all runs on one posterior."""
+    posterior = POSTERIORS[name]()
+    starts = {seed: starts_of(posterior, num_chains, seed) for seed in seeds}
+    names = [c for c in contenders if posterior.is_portable or c != "nutpie, PyMC"]
+    names = names[turn % 9 :] + names[: turn % 9]
+    if not names:
+        return []
+    jax.clear_caches()
+    runners, first, rows = {}, {}, []
+    for contender in names:
+        begun = now()
+        runners[contender] = CONTENDERS[contender](posterior, num_chains)
+        runners[contender](seeds[0], starts[seeds[0]])
+        first[contender] = now() - begun
+    judge = runners.get(REFERENCE) or CONTENDERS[REFERENCE](posterior, num_chains)
+    truth = reference(posterior, judge, num_chains, num_reference)
+    compiling: dict[str, np.ndarray] = {}
+    for seed in seeds:
+        runs = {}
+        for contender in names:
+            begun = now()
+            run = runners[contender](seed, starts[seed])
+            runs[contender] = run, now() - begun
+        for contender, (run, took) in runs.items():
+            if seed == seeds[0]:
+                compiling[contender] = np.maximum(0.0, first[contender] - took)
+            found = judged(run.draws)
+            length, is_drawn = needed(run.draws, found)
+            means, errors = means_and_errors(with_squares(run.draws, truth.centre))
+            z = np.abs(means - truth.means) / np.hypot(errors, truth.errors)
+            rows.append(
+                Row(
+                    chains=num_chains,
+                    posterior=name,
+                    dim=posterior.dim,
+                    contender=contender,
+                    seed=seed,
+                    **found,
+                    z=float(z.max()),
+                    warmup_gradients=run.warmup_gradients,
+                    gradients=run.gradients,
+                    draws=run.draws.shape[1],
+                    needed=length,
+                    is_drawn=is_drawn,
+                    seconds=float(took[0]),
+                    cpu=float(took[1]),
+                    sampling=float(min(took[0], run.sampling)),
+                    compile=float(compiling[contender][0]),
+                    compile_cpu=float(compiling[contender][1]),
+                )
+            )
+            row = rows[-1]
+            print(
+                f"{name:18s} {contender:25s} seed {seed}  ESS {least(found):6.0f}  per 1,000 "
+                f"{row.per_gradient():6.1f}  R-hat {row.rhat:.3f}  z {row.z:4.1f}  "
+                f"{row.seconds:6.2f} s  compile {row.compile:5.1f} s ({row.compile_cpu:4.1f})  "
+                f"converged {row.converged():6.1f} ({row.converged_cpu():6.1f})",
+                flush=True,
+            )
+    return rows
+
+
+def warnings_of(posterior: Posterior) -> list[str]:
+    """What `mt.sample(target)` warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mt.sample(target_of(posterior))
+    return [str(one.message) for one in caught if issubclass(one.category, mt.SamplingWarning)]
+
+
+def stored(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
+    with open(path) as file:
+        return [Row.read(row) for row in csv.DictReader(file)]
+
+
+def store(path: Path, rows: list[Row]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(Row._fields)
+        writer.writerows([format(v, ".4g") if isinstance(v, float) else v for v in r] for r in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="momentem's default against its peers")
+    parser.add_argument("--quick", action="store_true", help="three posteriors, one seed")
+    parser.add_argument("--chains", type=int, nargs="+", default=[4])
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--only", nargs="+", default=None, help="names of posteriors")
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), help="names")
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--draw", action="store_true", help="the page anew, without running")
+    args = parser.parse_args()
+    default = Path("tables/race.md") if args.quick else Path("docs/benchmarks.md")
+    out: Any = default if args.out is None else args.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # nutpie's many small calls
+    warnings.simplefilter("ignore")
+    table = out.with_suffix(".csv")
+    rows = stored(table)
+    if not args.draw:
+        names = args.only or (QUICK if args.quick else POSTERIORS)
+        seeds = [0] if args.quick else list(range(args.seeds))
+        for chains in args.chains:
+            for turn, name in enumerate(names):
+                try:
+                    length = 8000 if args.quick else 20_000
+                    new = race(name, args.contenders, chains, seeds, length, turn)
+                except FileNotFoundError as error:
+                    print(f"{name} is left out: {error}")
+                    continue
+                replaced = {(r.chains, r.posterior, r.contender) for r in new}
+                kept = [r for r in rows if (r.chains, r.posterior, r.contender) not in replaced]
+                rows = kept + new
+                store(table, rows)
+    troubles = {name: warnings_of(build()) for name, build in TROUBLE.items()}
+    write(out, rows, troubles)
+    print(f"{out}, from {len(rows)} runs; {OURS} against {len(CONTENDERS) - 1} peers")
+
+
+if __name__ == "__main__":
+    main()
