@@ -37,6 +37,7 @@ import arviz_stats
 import jax
 import numpy as np
 from arviz_base import dict_to_dataset
+from threadpoolctl import threadpool_limits
 
 import momentem as mt
 from momentem.run.loop import begin
@@ -227,6 +228,7 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # nutpie's many small calls
     warnings.simplefilter("ignore")
+    threadpool_limits(1)  # on small matrices the threads of BLAS wait for each other
     table = out.with_suffix(".csv")
     rows = stored(table)
     if not args.draw:
