@@ -124,7 +124,7 @@ All sample the same JAX log densities in double precision, from the same starts,
 in every unconstrained parameter. Contenders take turns; every number is the median over the seeds.
 This page is the output of
 
-    python benchmarks/race.py --chains 4 32
+    python benchmarks/race.py
 
 in which every measure is defined. [All runs]({picture.with_suffix(".csv").name}) are there as well.
 {versions}; {platform.machine()}, CPU.
@@ -216,7 +216,8 @@ def ratios(rows: list[Row]) -> str:
 
 
 def not_drawn(found: list[Row]) -> str:
-    return "" if all(row.is_drawn for row in found) else " *"
+    is_short = any(not row.is_drawn and np.isfinite(row.converged()) for row in found)
+    return " *" if is_short else ""
 
 
 def suspect(found: list[Row]) -> str:
