@@ -33,6 +33,7 @@ def exact(key, n):
     return jax.random.normal(key, (n, 3)) @ jnp.linalg.cholesky(COVARIANCE).T
 
 
+@pytest.mark.validate
 def test_nuts_keeps_the_contract_of_kernels():
     # in the precision of BlackJAX's own constants: it cannot do float32 while JAX is in float64
     with jax.enable_x64(False):

@@ -192,6 +192,7 @@ def test_all_is_learnt_from_nothing(factory):
     jax.tree.map(np.testing.assert_array_equal, frozen.learnt(frozen_state), learnt)
 
 
+@pytest.mark.validate
 @pytest.mark.parametrize("factory", [mt.sghmc_em, mt.sgnht_em], ids=["sghmc", "sgnht"])
 def test_self_tuned_chains_have_the_right_covariance(factory):
     """On real minibatches, from the origin, nothing given. The step size is as large as the M-step

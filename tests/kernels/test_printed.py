@@ -176,7 +176,7 @@ def refresh_as_printed(key, state, learnt):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_the_printed_refresh_leaves_the_energy_surface():
     rms, divergences = energies(refresh_as_printed, 250)
     assert rms > 10

@@ -172,6 +172,7 @@ def test_isotropic_law(believed, ratio, monkeypatch):
     np.testing.assert_allclose(covariance[:DIM, :DIM], ratio * np.eye(DIM), atol=1e-3)
 
 
+@pytest.mark.validate
 def test_a_minibatch_held_for_many_steps_multiplies_the_noise(monkeypatch):
     """Which is why the kernel draws a fresh one for every step."""
     V = spd(2, [1.0, 2.0, 4.0])

@@ -227,6 +227,7 @@ def real_data(num=1000, batch_size=100):
     return target, metric, draws
 
 
+@pytest.mark.validate
 def test_real_minibatches():
     """Noise in the metric's own shape, V = (N/n) G: known, it leaves a bias of eps lambda(M^-1
     Bhat) / 2 = 2.5 % or so at eps = .1; unknown, the thermostat absorbs it, a little worse."""

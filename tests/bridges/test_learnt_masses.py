@@ -61,7 +61,7 @@ def model(y):
 Y = np.array([1.0, 2.0, 4.0])
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_the_next_run_skips_warm_up_and_nuts_takes_the_mass():
     target = mt.from_numpyro(model, Y)
     kernel = mt.kernels.hmc(target, num_steps=4)
