@@ -1,4 +1,5 @@
 import jax
+import jaxtyping
 import pytest
 from hypothesis import settings
 
@@ -19,6 +20,14 @@ def pytest_configure(config):
 @pytest.fixture
 def key():
     return jax.random.key(20170)
+
+
+@pytest.fixture
+def without_jaxtyping():
+    """Its checks would answer first; users do not have them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True, scope="module")

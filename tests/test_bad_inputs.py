@@ -6,18 +6,12 @@ off here.
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
 import momentem as mt
 
-
-@pytest.fixture(autouse=True)
-def without_jaxtyping():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("without_jaxtyping")
 
 
 def normal(parameters):

@@ -110,8 +110,8 @@ class Learnt(NamedTuple):
     def arrays(self) -> dict[str, Any]:
         """By name: those of the mass, and whatever else there is."""
         mass: Any = self.mass
-        others = {name: leaf for name, leaf in self._asdict().items() if leaf is not None}
-        return mass._asdict() | {name: leaf for name, leaf in others.items() if name != "mass"}
+        others = self._replace(mass=None)._asdict()  # pyright: ignore[reportArgumentType]
+        return mass._asdict() | {name: leaf for name, leaf in others.items() if leaf is not None}
 
 
 class Info(NamedTuple):

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -134,14 +133,6 @@ CASES = {
         "float64, got float32; cast its `initial`",
     ),
 }
-
-
-@pytest.fixture
-def without_jaxtyping():
-    """Its checks would answer first; users do not have them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("without_jaxtyping")

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -307,14 +306,6 @@ CASES = {
     "one row not indexed": (unindexed, (2,), ValueError, "with 1 indices, 'y' has 6 rows"),
     "outside": (outside, (), ValueError, "'y' must be inside plate 'data'"),
 }
-
-
-@pytest.fixture
-def without_jaxtyping():
-    """Its checks would answer first; users do not have them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("without_jaxtyping")

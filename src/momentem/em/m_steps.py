@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 from momentem.checks import check_count, check_instance, check_positive, is_traced
 from momentem.keys import key
 from momentem.masses import DenseMass, DiagonalMass, LowRankMass, strongest
-from momentem.targets.minibatch import NoisyGradient, StochasticTarget
+from momentem.targets.minibatch import StochasticTarget, one_gradient
 from momentem.types import Count, Flag, Info, Learnt, Mass, Scalar, Static, Vector, Vectors
 
 __all__ = [
@@ -196,12 +196,7 @@ def with_thermostat(m_step: MStep) -> MStep:
         m_step: what learns the rest.
     """
     check_instance(MStep, "choose one from momentem.m_steps", m_step=m_step)
-    return MStep(
-        Partial(_empty_thermostat, m_step),
-        Partial(_gather_thermostat, m_step),
-        Partial(_estimate_thermostat, m_step),
-        Partial(_average_thermostat, m_step),
-    )
+    return _with_means(m_step, _thermostat_moments, _has_variance, _average_thermostat)
 
 
 def with_centre(m_step: MStep) -> MStep:
@@ -214,33 +209,37 @@ def with_centre(m_step: MStep) -> MStep:
         m_step: what learns the rest.
     """
     check_instance(MStep, "choose one from momentem.m_steps", m_step=m_step)
+    return _with_means(m_step, _draws_and_scores, _are_finite, _average_centre)
+
+
+def _with_means(m_step: MStep, told: Callable, is_usable: Callable, average: Callable) -> MStep:
+    """An M-step that also learns from the means of what `told(info)` gives for every chain."""
     return MStep(
-        Partial(_empty_centre, m_step),
-        Partial(_gather_centre, m_step),
-        Partial(_estimate_centre, m_step),
-        Partial(_average_centre, m_step),
+        Partial(_empty_means, m_step, Partial(told)),
+        Partial(_gather_means, m_step, Partial(told)),
+        Partial(_estimate_means, m_step, Partial(is_usable)),
+        Partial(_average_means, m_step, Partial(average)),
     )
 
 
-class Centres(NamedTuple):
-    """The inner statistic, and the sums of draws and scores."""
+class Sums(NamedTuple):
+    """The inner statistic, and the sums of what else is learnt from."""
 
     num_samples: Count
     inner: Any
-    draws: Vector
-    scores: Vector
+    sums: tuple[Array, ...]
 
 
-class CentreEstimate(NamedTuple):
-    """The inner estimate, and the means of draws and scores."""
+class Means(NamedTuple):
+    """The inner estimate, and the means of what else is learnt from."""
 
     inner: Any
-    draw: Vector
-    score: Vector
+    means: tuple[Array, ...]
+    is_usable: Flag
 
     def is_proper(self) -> Flag:
         """Whether all can be used."""
-        return self.inner.is_proper() & jnp.all(jnp.isfinite(self.draw + self.score))
+        return self.inner.is_proper() & self.is_usable
 
 
 class Noises(NamedTuple):
@@ -264,37 +263,12 @@ class NoiseEstimate(NamedTuple):
         return self.mass.is_proper() & jnp.all(jnp.isfinite(self.noise_matrix))
 
 
-class Thermostats(NamedTuple):
-    """The inner statistic, and the first two moments of q."""
-
-    num_samples: Count
-    inner: Any
-    thermostat: Scalar
-    thermostat_squared: Scalar
-
-
-class ThermostatEstimate(NamedTuple):
-    """The inner estimate, and Q."""
-
-    inner: Any
-    thermostat_mass: Scalar
-
-    def is_proper(self) -> Flag:
-        """Whether both can be used."""
-        return self.inner.is_proper() & (self.thermostat_mass > 0)
-
-
 def _empty_noises(target: StochasticTarget, mass: Mass, size: Any) -> Noises:
     zeros = _empty_second_moment(mass, size).total
     position = jnp.zeros_like(mass.precision_diagonal())
-    is_told = jax.eval_shape(_one_gradient, target).information is not None
-    information = zeros if is_told else None
+    told = jax.eval_shape(one_gradient, target, key(0), target.initial)
+    information = None if told.information is None else zeros
     return Noises(jnp.array(0), jnp.zeros((), int), zeros, information, position)
-
-
-def _one_gradient(target: StochasticTarget) -> NoisyGradient:
-    batch = jax.tree.map(lambda leaf: leaf[0], target.batches(key(0), Static(1)))
-    return target.noisy_gradient(batch, target.initial)
 
 
 def _gather_noises(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
@@ -349,70 +323,71 @@ def _average_noise(
     return learnt._replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
 
 
-def _empty_centre(m_step: MStep, mass: Mass, size: Any) -> Centres:
+def _empty_means(m_step: MStep, told: Callable, mass: Mass, size: Any) -> Sums:
     inner, zeros = m_step.init(mass, size), jnp.zeros_like(mass.precision_diagonal())
-    return Centres(inner.num_samples, inner, zeros, zeros)
+    nowhere = Info(zeros, zeros, zeros, {"thermostat": zeros[0]})
+    sums = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(told, nowhere)
+    )
+    return Sums(inner.num_samples, inner, sums)
 
 
-def _gather_centre(m_step: MStep, statistic: Centres, info: Info, learnt: Learnt) -> Centres:
-    inner = statistic.inner._replace(num_samples=statistic.num_samples)
-    inner = m_step.update(inner, info, learnt)
+def _gather_means(
+    m_step: MStep, told: Callable, statistic: Sums, info: Info, learnt: Learnt
+) -> Sums:
+    # one number for both: EM empties a statistic by its outermost num_samples
+    inner = m_step.update(_inner(statistic), info, learnt)
     is_empty = statistic.num_samples == 0
-    return Centres(
-        inner.num_samples,
-        inner,
-        jnp.where(is_empty, 0.0, statistic.draws) + jnp.sum(info.position, axis=0),
-        jnp.where(is_empty, 0.0, statistic.scores) + jnp.sum(info.gradient, axis=0),
+    sums = jax.tree.map(
+        lambda total, new: jnp.where(is_empty, 0.0, total) + jnp.sum(new, axis=0),
+        statistic.sums,
+        told(info),
     )
+    return Sums(inner.num_samples, inner, sums)
 
 
-def _estimate_centre(m_step: MStep, statistic: Centres, learnt: Learnt) -> CentreEstimate:
-    n = statistic.num_samples.astype(statistic.draws.dtype)
-    inner = statistic.inner._replace(num_samples=statistic.num_samples)
-    return CentreEstimate(m_step.estimate(inner, learnt), statistic.draws / n, statistic.scores / n)
-
-
-def _average_centre(
-    m_step: MStep, learnt: Learnt, estimate: CentreEstimate, rate: Scalar
-) -> Learnt:
-    averaged = m_step.average(learnt, estimate.inner, rate)
-    centre = estimate.draw + averaged.mass.velocity(estimate.score)
-    return averaged._replace(centre=(1 - rate) * learnt.centre + rate * centre)
-
-
-def _empty_thermostat(m_step: MStep, mass: Mass, size: Any) -> Thermostats:
-    inner, zero = m_step.init(mass, size), jnp.zeros((), mass.precision_diagonal().dtype)
-    return Thermostats(inner.num_samples, inner, zero, zero)
-
-
-def _gather_thermostat(
-    m_step: MStep, statistic: Thermostats, info: Info, learnt: Learnt
-) -> Thermostats:
-    inner = statistic.inner._replace(num_samples=statistic.num_samples)
-    inner = m_step.update(inner, info, learnt)
-    q, is_empty = info.stats["thermostat"], statistic.num_samples == 0
-    return Thermostats(
-        inner.num_samples,
-        inner,
-        jnp.where(is_empty, 0.0, statistic.thermostat) + jnp.sum(q),
-        jnp.where(is_empty, 0.0, statistic.thermostat_squared) + jnp.sum(q**2),
+def _estimate_means(m_step: MStep, is_usable: Callable, statistic: Sums, learnt: Learnt) -> Means:
+    means = jax.tree.map(
+        lambda total: total / statistic.num_samples.astype(total.dtype), statistic.sums
     )
+    return Means(m_step.estimate(_inner(statistic), learnt), means, is_usable(*means))
 
 
-def _estimate_thermostat(
-    m_step: MStep, statistic: Thermostats, learnt: Learnt
-) -> ThermostatEstimate:
-    n = statistic.num_samples.astype(statistic.thermostat.dtype)
-    variance = statistic.thermostat_squared / n - (statistic.thermostat / n) ** 2
-    inner = statistic.inner._replace(num_samples=statistic.num_samples)
-    return ThermostatEstimate(m_step.estimate(inner, learnt), variance)
-
-
-def _average_thermostat(
-    m_step: MStep, learnt: Learnt, estimate: ThermostatEstimate, rate: Scalar
+def _average_means(
+    m_step: MStep, average: Callable, learnt: Learnt, estimate: Means, rate: Scalar
 ) -> Learnt:
-    averaged = (1 - rate) * learnt.thermostat_mass + rate * estimate.thermostat_mass
-    return m_step.average(learnt, estimate.inner, rate)._replace(thermostat_mass=averaged)
+    return average(m_step.average(learnt, estimate.inner, rate), rate, *estimate.means)
+
+
+def _inner(statistic: Sums) -> Any:
+    return statistic.inner._replace(num_samples=statistic.num_samples)
+
+
+def _draws_and_scores(info: Info) -> tuple[Array, Array]:
+    return info.position, info.gradient
+
+
+def _are_finite(draw: Vector, score: Vector) -> Flag:
+    return jnp.all(jnp.isfinite(draw + score))
+
+
+def _average_centre(learnt: Learnt, rate: Scalar, draw: Vector, score: Vector) -> Learnt:
+    centre = draw + learnt.mass.velocity(score)
+    return learnt._replace(centre=(1 - rate) * learnt.centre + rate * centre)
+
+
+def _thermostat_moments(info: Info) -> tuple[Array, Array]:
+    q = info.stats["thermostat"]
+    return q, q**2
+
+
+def _has_variance(mean: Scalar, square: Scalar) -> Flag:
+    return square - mean**2 > 0
+
+
+def _average_thermostat(learnt: Learnt, rate: Scalar, mean: Scalar, square: Scalar) -> Learnt:
+    averaged = (1 - rate) * learnt.thermostat_mass + rate * (square - mean**2)
+    return learnt._replace(thermostat_mass=averaged)
 
 
 def _check_structure(mass: Mass) -> DiagonalMass | DenseMass:

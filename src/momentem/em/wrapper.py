@@ -292,9 +292,8 @@ def _learning(
 def _em_step(
     kernel: Kernel, m_step: MStep, e_step: EStep, averaging: Schedule, key: PRNGKey, state: EMState
 ) -> tuple[EMState, EnsembleInfo]:
-    keys = jax.random.split(
-        key, _num_keys(kernel, state.chains) + 2
-    )  # one call: a call is what costs
+    num_keys = _num_keys(kernel, state.chains) + 2  # in one call: a call is what costs
+    keys = jax.random.split(key, num_keys)
     move_keys, observe_key, renew_key = keys[:-2], keys[-2], keys[-1]
     chains, info = _move(kernel, state.learnt, move_keys, state.chains)
     statistic = m_step.update(state.statistic, info, state.learnt)

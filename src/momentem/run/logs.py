@@ -6,7 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 from xarray import DataTree
 
-from momentem.checks import check_count, check_instance
+from momentem.checks import check_count
 from momentem.run.diagnostics import warn
 from momentem.run.fingerprints import fingerprints
 from momentem.run.loop import Here, Plan, begin, complete, init
@@ -78,7 +78,6 @@ def continued(
     progress: bool,
 ) -> RunLog:
     """The run log of `folder`, run on to its end, or to an interrupt."""
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
     run = open_run(Path(folder))
     if run.fault is not None:
         raise ValueError(

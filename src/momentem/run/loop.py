@@ -20,13 +20,13 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from momentem import keys
+from momentem.moments import Moments, observe
 from momentem.run.diagnostics import warn
-from momentem.run.moments import Moments, observe
 from momentem.run.progress import Progress
 from momentem.run.troubles import Troubles
-from momentem.targets.density import parameter_names
-from momentem.targets.minibatch import AnyTarget, StochasticTarget
-from momentem.types import Flag, PRNGKey, Sampler, Static, Vector, Vectors
+from momentem.targets.density import parameter_forms, parameter_names
+from momentem.targets.minibatch import AnyTarget, StochasticTarget, one_gradient
+from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 
 __all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete"]
 
@@ -134,8 +134,7 @@ def complete(
 def _fresh_moments(target: AnyTarget, plan: Plan) -> Moments | None:
     if not plan.streamed:
         return None
-    like = jax.eval_shape(target.constrain, target.initial)
-    forms = dict(zip(parameter_names(like), jax.tree.leaves(like), strict=True))
+    forms = parameter_forms(target)
     return Moments.fresh({name: forms[name] for name in plan.streamed}, plan.num_chains)
 
 
@@ -147,8 +146,7 @@ def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vect
 def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
     """Whether the density is, judged by one minibatch where there are any."""
     if isinstance(target, StochasticTarget):
-        (batch,) = target.batches(key, Static(1))
-        return jnp.isfinite(target.noisy_gradient(batch, position).logdensity)
+        return jnp.isfinite(one_gradient(target, key, position).logdensity)
     return jnp.isfinite(target.logdensity(position))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from arviz_base import dict_to_dataset
 from xarray import DataTree
@@ -20,7 +19,7 @@ from momentem.run.loop import Here, Plan, begin, complete, init
 from momentem.run.store import RunLog, create
 from momentem.run.trace import as_datatree, attributes
 from momentem.samplers import sghmc_em, tuned_hmc_em
-from momentem.targets.density import parameter_names
+from momentem.targets.density import parameter_forms
 from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.targets.starts import given_starts, starts
 from momentem.types import Sampler
@@ -87,13 +86,13 @@ def sample(
     check_count(0, num_warmup=num_warmup, seed=seed)
     if seed >= 2**32:
         raise ValueError(f"seed must be below 2^32, got {seed}")
-    _check_labels(target, dims, coords)
+    forms = parameter_forms(target)
+    _check_labels(forms, dims, coords)
     check_count(1, thin=thin)
     if thin > num_draws:
         raise ValueError(f"thin must be at most num_draws = {num_draws}, got {thin}")
     if out is not None and not isinstance(out, str | os.PathLike):
         raise TypeError(f"out must be a path, got {out!r} of type {type(out).__name__}")
-    forms = _forms(target)
     kept = _kept(list(forms), keep)
     streamed = tuple(name for name in forms if name not in kept)
     sizes = (int(num_draws), int(num_warmup), int(num_chains), int(seed), int(thin))
@@ -181,12 +180,6 @@ def _chosen(target: AnyTarget, sampler: Sampler | None) -> Sampler:
     return sampler
 
 
-def _forms(target: AnyTarget) -> dict[str, Any]:
-    """Shape and dtype of every parameter, by its name."""
-    like = jax.eval_shape(target.constrain, target.initial)
-    return dict(zip(parameter_names(like), jax.tree.leaves(like), strict=True))
-
-
 def _kept(names: list[str], keep: Sequence[str] | None) -> tuple[str, ...]:
     if keep is None:
         return tuple(names)
@@ -200,17 +193,19 @@ def _kept(names: list[str], keep: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _check_labels(
-    target: AnyTarget, dims: Mapping[str, Sequence[str]] | None, coords: Mapping[str, Any] | None
+    forms: Mapping[str, Any],
+    dims: Mapping[str, Sequence[str]] | None,
+    coords: Mapping[str, Any] | None,
 ) -> None:
     """Refuses dims and coords that the result could not be labelled with, before anything is
     drawn."""
-    like = jax.eval_shape(target.constrain, target.initial)
-    names = parameter_names(like)
-    if strangers := sorted(set(dims or {}) - set(names)):
-        raise ValueError(f"dims names {strangers[0]!r}, which is no parameter; they are {names}")
-    rows = [np.zeros((1, 1, *leaf.shape)) for leaf in jax.tree.leaves(like)]
+    if strangers := sorted(set(dims or {}) - set(forms)):
+        raise ValueError(
+            f"dims names {strangers[0]!r}, which is no parameter; they are {list(forms)}"
+        )
+    rows = {name: np.zeros((1, 1, *form.shape)) for name, form in forms.items()}
     labels: dict[str, Any] = {"dims": dims, "coords": coords}
     try:
-        dict_to_dataset(dict(zip(names, rows, strict=True)), **labels)
+        dict_to_dataset(rows, **labels)
     except Exception as error:
         raise ValueError(f"dims and coords must fit the parameters' shapes: {error}") from error

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from momentem.moments import Moments
 from momentem.run.loop import Plan
-from momentem.run.moments import Moments
 from momentem.run.segments import Segment, SegmentError
 
 __all__ = ["restored", "restored_moments", "stored_moments", "stored_state"]

@@ -9,9 +9,9 @@ from arviz_base import dict_to_dataset
 from xarray import Dataset, DataTree
 from xarray.core.indexing import LazilyIndexedArray
 
+from momentem.moments import Moments
 from momentem.run.lazy import StoredArray
 from momentem.run.loop import Plan
-from momentem.run.moments import Moments
 from momentem.run.troubles import Troubles
 
 __all__ = ["as_datatree", "attributes"]

@@ -136,6 +136,12 @@ def parameter_names(parameters: Any) -> list[str]:
     return [name if name else "position" for name in names]
 
 
+def parameter_forms(target: Any) -> dict[str, Any]:
+    """Shape and dtype of every parameter of a target, by its name."""
+    like = jax.eval_shape(target.constrain, target.initial)
+    return dict(zip(parameter_names(like), jax.tree.leaves(like), strict=True))
+
+
 def check_scalar(name: str, function: Callable, parameters: Parameters, *rest: Any) -> None:
     """Refuses a function of the user's that does not return one number of the parameters' dtype."""
     result = jax.eval_shape(function, parameters, *rest)

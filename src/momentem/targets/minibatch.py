@@ -54,6 +54,12 @@ class StochasticTarget(NamedTuple):
 AnyTarget = Target | StochasticTarget
 
 
+def one_gradient(target: StochasticTarget, key: PRNGKey, position: Vector) -> NoisyGradient:
+    """The estimate of one fresh minibatch."""
+    batch = jax.tree.map(lambda leaf: leaf[0], target.batches(key, Static(1)))
+    return target.noisy_gradient(batch, position)
+
+
 class Scheme(NamedTuple):
     """How the rows of half a minibatch are drawn from N rows and read."""
 

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, Float
 
 from momentem.checks import check_between, check_instance
 from momentem.em.wrapper import EMState
+from momentem.moments import Moments, observe
 from momentem.tuning.step_size import DualAveraging, restarted, started, updated
 from momentem.types import EnsembleInfo, Flag, Learnt, PRNGKey, Sampler, Scalar, Vectors
 
@@ -46,20 +46,12 @@ DISAGREEMENT = 0.1
 WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all directions
 
 
-class ChainMoments(NamedTuple):
-    """Mean of the log density of each chain in this E-step, and the sum of squares around it."""
-
-    num_seen: Scalar
-    mean: Float[Array, " chains"]
-    total: Float[Array, " chains"]
-
-
 class TunedState(NamedTuple):
     """What EM holds, the step size on its way, and whether warm-up may end or has ended."""
 
     em: EMState
     averaging: DualAveraging
-    moments: ChainMoments
+    moments: Moments  # of the log density, per chain, in this E-step
     is_settled: Flag
     is_frozen: Flag
 
@@ -106,15 +98,8 @@ def _of_starts(learnt: Learnt, positions: Vectors, scores: Vectors) -> Learnt:
     return learnt._replace(mass=mass, centre=centre)
 
 
-def _no_moments(positions: Vectors) -> ChainMoments:
-    zeros = jnp.zeros_like(positions[:, 0])
-    return ChainMoments(jnp.zeros_like(zeros[0]), zeros, zeros)
-
-
-def _seen(moments: ChainMoments, values: Float[Array, " chains"]) -> ChainMoments:
-    num_seen, shift = moments.num_seen + 1, values - moments.mean
-    mean = moments.mean + shift / num_seen
-    return ChainMoments(num_seen, mean, moments.total + shift * (values - mean))
+def _no_moments(positions: Vectors) -> Moments:
+    return Moments.fresh({"lp": positions[0, 0]}, len(positions))
 
 
 def _path(averaging: DualAveraging, num_m_steps: Any) -> Scalar:
@@ -130,7 +115,7 @@ def _step(
     em, info = sampler.step(key, state.em)
     is_m_step, stats = info.learning["is_m_step"], info.chains.stats
     averaging = updated(state.averaging, jnp.mean(stats["acceptance_rate"]), acceptance)
-    moments = _seen(state.moments, stats["lp"])
+    moments = observe(state.moments, {"lp": stats["lp"]})
     is_settled = jax.lax.cond(
         is_m_step,
         lambda: _do_agree(moments) & _is_same(state.em, em),
@@ -150,8 +135,8 @@ def _where(condition: Flag, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
-def _do_agree(moments: ChainMoments) -> Flag:
-    return jnp.var(moments.mean) <= DISAGREEMENT * jnp.mean(moments.total) / moments.num_seen
+def _do_agree(moments: Moments) -> Flag:
+    return jnp.var(moments.mean["lp"]) <= DISAGREEMENT * jnp.mean(moments.variance["lp"])
 
 
 def _is_same(old: EMState, new: EMState) -> Flag:

@@ -1,4 +1,4 @@
-"""Means and variances of draws that are not kept, updated draw by draw (Welford 1962).
+"""Means and variances of what is not kept, updated draw by draw (Welford 1962).
 
     mean     <- mean + (x - mean) / n
     variance <- variance + ((x - mean_old) (x - mean_new) - variance) / n
