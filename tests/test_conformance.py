@@ -142,7 +142,16 @@ def test_stochastic_sampler(name):
     check_sampler(STOCHASTIC_SAMPLERS[name], target=minibatch_target)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+# each M-step with one mass here, with the other in `make validate`
+LONG = {
+    f"hmc-em {name} {mass}" for name, mass in zip(M_STEPS, ["dense", "diagonal"] * 3, strict=False)
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.validate if name in LONG else ()) for name in SAMPLERS],
+)
 def test_sampler(name):
     check_sampler(SAMPLERS[name])
 

@@ -38,6 +38,7 @@ def measured(posterior, sampler, cost=1, at_mode=False):
     return headline.score(draws, mode, root)
 
 
+@pytest.mark.validate
 def test_sgnht_with_nothing_set_by_hand(posterior):
     found = measured(posterior, mt.sgnht_em(posterior[0]))
     assert is_right(found), found

@@ -12,6 +12,8 @@ from momentem.run import loop
 from momentem.tuning import warmup
 from momentem.tuning.step_size import started, updated
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SCALES = np.logspace(-4, 4, 9)
 ROTATION = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 20)))[0]
 ILL = jnp.asarray(ROTATION @ np.diag(np.logspace(0, 4, 20)) @ ROTATION.T)

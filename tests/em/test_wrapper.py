@@ -11,6 +11,8 @@ from jax.tree_util import Partial
 import momentem as mt
 from momentem.types import Info
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 DIM = 10
 
 

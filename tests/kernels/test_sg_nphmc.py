@@ -25,6 +25,8 @@ from noisy_targets import (
     random_points,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 module = import_module("momentem.kernels.sg_nphmc")  # `momentem.kernels.sg_nphmc` is the factory
 
 NO_FRICTION = 1e-30  # O then changes nothing that a float64 can hold

@@ -281,7 +281,7 @@ def _growing_init(
     values = jnp.zeros_like(test.evaluate(features, learnt.mass))
     first = jnp.array(1)
     return Subsamples(
-        size=jnp.asarray(size),
+        size=jnp.asarray(size, int),
         time=jnp.array(0),
         ordinal=first,
         next_time=_gap(rule, key, first),
