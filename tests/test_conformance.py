@@ -165,7 +165,7 @@ def test_check_sampler_refuses_a_sampler_that_forgets_its_dtype():
             wide = info.chains._replace(position=info.chains.position.astype(float))
             return state, info._replace(chains=wide)
 
-        return sampler._replace(step=step)
+        return sampler._replace(step=mt.types.Partial(step))
 
     with pytest.raises(AssertionError, match=r"info\.position must keep dtype"):
         check_sampler(make)

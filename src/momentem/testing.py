@@ -133,9 +133,9 @@ def check_kernel(
 ) -> None:
     """Checks the contract of a kernel.
 
-    jit agrees with eager, in the widest dtype; vmap over chains agrees with a loop; dtypes, shapes and structure are
-    kept; the same key gives the same step and another key another; no key is used twice; the
-    gradient in Info is that of the target, unless gradient noise is told of.
+    jit agrees with eager, in the widest dtype; vmap over chains agrees with a loop; dtypes, shapes
+    and structure are kept; the same key gives the same step and another key another; no key is used
+    twice; the gradient in Info is that of the target, unless gradient noise is told of.
 
     Args:
         make: builds the kernel for a target.
@@ -194,10 +194,10 @@ def check_sampler(
 ) -> None:
     """Checks the contract of a sampler.
 
-    jit agrees with eager, in the widest dtype; a second call, and a call with a sampler made anew, do not compile again;
-    dtypes, shapes and structure are kept, through M-steps too; chains differ; the same key gives
-    the same step and no key is used twice; raw keys and misshapen positions are refused; freezing
-    keeps what is learnt.
+    jit agrees with eager, in the widest dtype; a second call, and a call with a sampler made anew,
+    do not compile again; dtypes, shapes and structure are kept, through M-steps too; chains differ;
+    the same key gives the same step and no key is used twice; raw keys and misshapen positions are
+    refused; freezing keeps what is learnt.
 
     Args:
         make: builds the sampler for a target.
