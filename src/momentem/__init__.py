@@ -47,7 +47,9 @@ from momentem.targets import (
     dataset,
     density,
     mode,
+    sources,
     starts,
+    stream,
     with_replacement,
 )
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, Sampler
@@ -109,7 +111,9 @@ __all__ = [
     "sgnht",
     "sgnht_em",
     "sgr_nphmc",
+    "sources",
     "starts",
+    "stream",
     "summary",
     "testing",
     "tuned_hmc_em",

@@ -26,6 +26,7 @@ from momentem.run.progress import Progress
 from momentem.run.troubles import Troubles
 from momentem.targets.density import parameter_forms, parameter_names
 from momentem.targets.minibatch import AnyTarget, StochasticTarget, one_gradient
+from momentem.targets.streams import turned, window_of
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 
 __all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete"]
@@ -238,11 +239,13 @@ def _run(
     run_key, look_key = begin(plan.seed)[2:]
     # of the longer phase, because a sampler that is its own frozen self then needs one program
     longest = max(plan.num_warmup, plan.num_draws)
-    size, count = _chunk_size(sampler, run_key, here.state, longest), 1
+    size, most = _chunk_size(sampler, run_key, here.state, longest), 1
+    window = window_of(target)
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
     while here.iteration < until and not _is_settled(sampler, here.state):
         first, begun = here.iteration, time.perf_counter()
-        count = min(count, until - first)
+        sampler, target = turned((sampler, target), window, first)
+        count = min(most, until - first, math.inf if window is None else window.left(first))
         state, moments, record, seen, done = jax.block_until_ready(
             _advance(
                 sampler,
@@ -272,7 +275,7 @@ def _run(
             )
         seconds = time.perf_counter() - begun
         if seconds < CHUNK_SECONDS / 2:
-            count = min(size, 2 * count)
+            most = min(size, 2 * most)
         elif seconds > 2 * CHUNK_SECONDS:
-            count = max(1, count // 2)
+            most = max(1, most // 2)
     return here

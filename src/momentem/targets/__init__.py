@@ -5,6 +5,7 @@ from momentem.targets.dataset import dataset
 from momentem.targets.density import Target, density
 from momentem.targets.minibatch import NoisyGradient, StochasticTarget, blocks, with_replacement
 from momentem.targets.starts import starts
+from momentem.targets.streams import stream
 
 __all__ = [
     "NoisyGradient",
@@ -16,5 +17,6 @@ __all__ = [
     "density",
     "mode",
     "starts",
+    "stream",
     "with_replacement",
 ]

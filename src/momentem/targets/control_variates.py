@@ -18,6 +18,7 @@ from jax.tree_util import Partial
 from momentem.checks import check_instance
 from momentem.targets.minibatch import NoisyGradient, StochasticTarget
 from momentem.targets.starts import check_start
+from momentem.targets.streams import check_whole
 from momentem.types import Scalar, Vector
 
 __all__ = ["control_variate", "mode"]
@@ -32,6 +33,7 @@ def control_variate(target: StochasticTarget, reference: Any) -> StochasticTarge
             which `mode` finds, or the mean of an earlier run.
     """
     check_instance(StochasticTarget, "build it by dataset(…, batch_size=…)", target=target)
+    check_whole(target)
     where = target.unconstrain(reference)
     check_start(target, where)
     value, gradient = jax.jit(jax.value_and_grad(target.logdensity))(where)
@@ -66,6 +68,7 @@ def mode(target: Any) -> Any:
     Args:
         target: any target of moderate dimension.
     """
+    check_whole(target)
     found = jax.jit(lambda start: minimize(lambda x: -target.logdensity(x), start, method="BFGS"))
     position = found(target.initial).x
     if not bool(jnp.isfinite(target.logdensity(position))):

@@ -15,7 +15,8 @@ from numpyro.distributions.constraints import Constraint
 from momentem.checks import check_callable, check_count
 from momentem.targets.density import Parameters, Target, as_parameters, check_scalar, unconstrained
 from momentem.targets.minibatch import Scheme, StochasticTarget, blocks, stochastic
-from momentem.types import Scalar, Vector, as_partial
+from momentem.targets.streams import Stream, Window, in_window
+from momentem.types import Scalar, Static, Vector, as_partial
 
 __all__ = ["dataset"]
 
@@ -58,7 +59,8 @@ def dataset(
     Args:
         log_prior: maps parameters to their log prior density: a scalar.
         log_likelihood: maps (parameters, datum) to the log likelihood of that one datum: a scalar.
-        data: an array, or a pytree of arrays, with one shared leading axis: a datum per row.
+        data: an array, or a pytree of arrays, with one shared leading axis: a datum per row. Or
+            `momentem.stream(…)`, for data larger than memory.
         initial: as for `density`.
         constraints: as for `density`.
         batch_size: rows per minibatch, an even number; None uses all data in every gradient.
@@ -77,27 +79,34 @@ def dataset(
         -7.0
     """
     check_callable(log_prior=log_prior, log_likelihood=log_likelihood)
-    rows = _as_rows(data)
+    if isinstance(data, Stream):
+        if batch_size is None:
+            raise ValueError("batch_size must be given for a stream: its rows do not fit in memory")
+        if batches is not None:
+            raise ValueError("batches must be None for a stream: its minibatches are of its window")
+        stored = data.opened(batch_size)
+        rows, num_rows, scheme = stored.rows, data.num_rows, in_window(stored)
+    else:
+        rows = stored = _as_rows(data)
+        num_rows, scheme = _length(rows), blocks() if batches is None else batches
     parameters = as_parameters(initial)
     datum = jax.tree.map(lambda leaf: leaf[0], rows)
     check_scalar("log_prior(parameters)", log_prior, parameters)
     check_scalar("log_likelihood(parameters, datum)", log_likelihood, parameters, datum)
     prior, likelihood = as_partial(log_prior), as_partial(log_likelihood)
-    logdensity = Partial(_log_posterior, prior, likelihood, rows)
+    logdensity = Partial(_log_posterior, prior, likelihood, Static(num_rows), stored)
     target = unconstrained(logdensity, parameters, constraints)
     if batch_size is None:
         return target
-    num_rows = len(jax.tree.leaves(rows)[0])
     check_count(2, batch_size=batch_size)
-    if batch_size > num_rows or batch_size % 2:
+    if batch_size > _length(rows) or batch_size % 2:
         raise ValueError(
-            f"batch_size must be even, for its two halves, and at most the {num_rows} rows of "
+            f"batch_size must be even, for its two halves, and at most the {_length(rows)} rows of "
             f"data, got {batch_size}"
         )
     flat_prior = unconstrained(prior, parameters, constraints).logdensity
     flat_likelihood = Partial(_flat_likelihood, likelihood, target.constrain)
-    scheme = blocks() if batches is None else batches
-    return stochastic(target, flat_prior, flat_likelihood, rows, batch_size, scheme)
+    return stochastic(target, flat_prior, flat_likelihood, stored, num_rows, batch_size, scheme)
 
 
 def _flat_likelihood(
@@ -107,10 +116,19 @@ def _flat_likelihood(
 
 
 def _log_posterior(
-    log_prior: Callable, log_likelihood: Callable, data: Any, parameters: Parameters
+    log_prior: Callable,
+    log_likelihood: Callable,
+    num_rows: Static,
+    stored: Any,
+    parameters: Parameters,
 ) -> Scalar:
-    terms = jax.vmap(log_likelihood, in_axes=(None, 0))(parameters, data)
-    return log_prior(parameters) + jnp.sum(terms)
+    rows = stored.rows if isinstance(stored, Window) else stored
+    terms = jax.vmap(log_likelihood, in_axes=(None, 0))(parameters, rows)
+    return log_prior(parameters) + num_rows.value / _length(rows) * jnp.sum(terms)
+
+
+def _length(rows: Any) -> int:
+    return len(jax.tree.leaves(rows)[0])
 
 
 def _as_rows(data: Any) -> Any:

@@ -22,6 +22,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
+from momentem.memory import empty_rows, on_device
 from momentem.targets.density import Parameters, Target
 from momentem.types import PRNGKey, Scalar, Static, Vector
 
@@ -40,7 +41,7 @@ class NoisyGradient(NamedTuple):
 class StochasticTarget(NamedTuple):
     """What a stochastic kernel needs to know of a posterior: a Target, and its gradient in part."""
 
-    logdensity: Callable[[Vector], Scalar]  # of all data
+    logdensity: Callable[[Vector], Scalar]  # of all data, or estimated from a window of them
     initial: Vector
     constrain: Callable[[Vector], Parameters]
     unconstrain: Callable[[Parameters], Vector]
@@ -70,7 +71,7 @@ class Scheme(NamedTuple):
 
 def blocks() -> Scheme:
     """Halves are consecutive rows of a shuffled copy: without replacement within a half."""
-    return Scheme(_shuffle_and_wrap, _draw_starts, _read_block)
+    return Scheme(_shuffle_and_wrap, draw_starts, read_block)
 
 
 def with_replacement() -> Scheme:
@@ -81,20 +82,26 @@ def with_replacement() -> Scheme:
 def _shuffle_and_wrap(rows: Any, half: int) -> Any:
     order = np.random.default_rng(0).permutation(len(jax.tree.leaves(rows)[0]))
     wrapped = np.concatenate([order, order[:half]])
-    return jax.tree.map(lambda leaf: leaf[wrapped], rows)
+
+    def shuffled(leaf: Array) -> np.ndarray:
+        out = empty_rows(len(wrapped), leaf)
+        return np.take(np.asarray(leaf), wrapped, axis=0, out=out, mode="clip")  # else it buffers
+
+    return on_device(jax.tree.map(shuffled, rows))
 
 
-def _draw_starts(
+def draw_starts(
     key: PRNGKey, shape: tuple[int, ...], num_rows: int, half: int
 ) -> Int[Array, "..."]:
-    """Uniform, by the arithmetic of `jax.random.randint`, which draws from three keys what this
-    draws from one: that is a fifth of the time of a step."""
+    """Uniform below num_rows, by the arithmetic of `jax.random.randint`, which draws from three
+    keys what this draws from one: that is a fifth of the time of a step."""
     del half
     high, low = jax.random.bits(key, (2, *shape), jnp.uint32) % num_rows
     return ((high * (2**32 % num_rows) + low) % num_rows).astype(int)
 
 
-def _read_block(rows: Any, start: Array, half: int) -> Any:
+def read_block(rows: Any, start: Array, half: int) -> Any:
+    """So many consecutive rows."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, half), rows)
 
 
@@ -119,12 +126,13 @@ def stochastic(
     log_prior: Callable[[Vector], Scalar],
     log_likelihood: Callable[[Vector, Any], Scalar],
     rows: Any,
+    num_rows: int,
     batch_size: int,
     scheme: Scheme,
 ) -> StochasticTarget:
     """The minibatch form of a target whose prior and likelihood are given over flat vectors
     (Partials)."""
-    num_rows, half = len(jax.tree.leaves(rows)[0]), batch_size // 2
+    half = batch_size // 2
     stored = scheme.prepare(rows, half)
     sizes = Static(num_rows), Static(half)
     return StochasticTarget(

@@ -1,0 +1,169 @@
+"""Where rows come from when they do not fit in memory: blocks, each read when it is wanted.
+
+In every epoch a source gives each of its rows once, in blocks whose order is another in every
+epoch where the storage allows it. Nothing is read before `Block.read`, so that skipping is free.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from momentem.checks import check_callable, check_count
+
+__all__ = ["Block", "Source", "from_arrays", "from_blocks", "from_parquet"]
+
+PAGE_BYTES = 2**16  # what a disk reads in one go, and small enough to mix many places in a window
+
+
+class Block(NamedTuple):
+    """Consecutive rows of a source."""
+
+    first: int  # the number of its first row
+    num_rows: int
+    read: Callable[[], Any]  # -> rows, as a pytree of arrays
+
+
+class Source(NamedTuple):
+    """Rows that are read in blocks."""
+
+    num_rows: int
+    blocks: Callable[[int], Iterator[Block]]  # epoch -> all rows, each once
+
+
+def from_arrays(arrays: Any, page_rows: int | None = None, seed: int = 0) -> Source:
+    """Rows of arrays that are read by slices: `numpy.memmap`, Zarr, HDF5.
+
+    Args:
+        arrays: one, or a pytree of them, with one shared leading axis: a datum per row.
+        page_rows: consecutive rows read at once; None is 64 kB of them. Where neighbouring rows are
+            alike, fewer are better: see docs/streams.md.
+        seed: of the order of pages.
+
+    Examples:
+        >>> import numpy as np, momentem as mt
+        >>> source = mt.sources.from_arrays({"x": np.zeros((1000, 3)), "y": np.ones(1000)})
+        >>> source.num_rows
+        1000
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(arrays)[0]
+    if not leaves:
+        raise ValueError(f"arrays must hold at least one array, got {arrays!r}")
+    for path, leaf in leaves:
+        if not getattr(leaf, "shape", ()) or not hasattr(leaf, "dtype"):
+            name = f"arrays{jax.tree_util.keystr(path)}"
+            raise TypeError(f"{name} must be an array with a row per datum, got {leaf!r:.80}")
+    counts = {leaf.shape[0] for _, leaf in leaves}
+    if len(counts) > 1 or 0 in counts:
+        raise ValueError(f"arrays must share one leading axis of rows, got {sorted(counts)}")
+    (num_rows,) = counts
+    if page_rows is None:
+        row_bytes = sum(leaf.nbytes for _, leaf in leaves) // num_rows
+        page_rows = max(1, PAGE_BYTES // max(1, row_bytes))
+    check_count(1, page_rows=page_rows)
+    check_count(0, seed=seed)
+    return Source(num_rows, partial(_pages, arrays, num_rows, page_rows, seed))
+
+
+def _pages(arrays: Any, num_rows: int, page_rows: int, seed: int, epoch: int) -> Iterator[Block]:
+    starts = np.arange(0, num_rows, page_rows)
+    for first in np.random.default_rng((seed, epoch)).permutation(starts):
+        end = min(int(first) + page_rows, num_rows)
+        yield Block(int(first), end - int(first), partial(_slice, arrays, int(first), end))
+
+
+def _slice(arrays: Any, first: int, end: int) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf[first:end]), arrays)
+
+
+def from_parquet(
+    path: str | Path | Sequence[str | Path], columns: Sequence[str], seed: int = 0
+) -> Source:
+    """Rows of Parquet files, a row group at a time: {column: array}. Needs pyarrow, which the extra
+    `storage` installs.
+
+    Args:
+        path: a file, a folder of `*.parquet` files, or a list of files.
+        columns: names of the columns to read: numbers, or lists of equally many numbers.
+        seed: of the order of row groups.
+    """
+    import pyarrow.parquet as pq
+
+    files = _files(path)
+    check_count(0, seed=seed)
+    groups: list[tuple[Path, int, int, int]] = []
+    num_rows = 0
+    for file in files:
+        metadata = pq.read_metadata(file)
+        if missing := [name for name in columns if name not in pq.read_schema(file).names]:
+            raise ValueError(f"columns names {missing[0]!r}, which {file.name} does not have")
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group).num_rows
+            groups.append((file, group, num_rows, rows))
+            num_rows += rows
+    if not num_rows:
+        raise ValueError(f"path must hold rows, got none in {len(files)} files")
+    return Source(num_rows, partial(_row_groups, groups, list(columns), seed))
+
+
+def _files(path: Any) -> list[Path]:
+    if isinstance(path, str | Path):
+        found = Path(path)
+        paths = sorted(found.glob("*.parquet")) if found.is_dir() else [found]
+    else:
+        paths = [Path(one) for one in path]
+    if missing := [one for one in paths if not one.is_file()]:
+        raise FileNotFoundError(f"path must name files, got {missing[0]}")
+    if not paths:
+        raise FileNotFoundError(f"path must hold *.parquet files, got none in {path}")
+    return paths
+
+
+def _row_groups(groups: list[Any], columns: list[str], seed: int, epoch: int) -> Iterator[Block]:
+    for i in np.random.default_rng((seed, epoch)).permutation(len(groups)):
+        file, group, first, rows = groups[i]
+        yield Block(first, rows, partial(_read_group, file, group, columns))
+
+
+def _read_group(file: Path, group: int, columns: list[str]) -> dict[str, np.ndarray]:
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(file).read_row_group(group, columns=columns)
+    return {name: _column(table.column(name).combine_chunks()) for name in columns}
+
+
+def _column(column: Any) -> np.ndarray:
+    if not hasattr(column, "flatten") or column.type.num_fields == 0:
+        return column.to_numpy(zero_copy_only=False)
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(len(column), -1)
+
+
+def from_blocks(blocks: Callable[[int], Iterable[Any]], num_rows: int) -> Source:
+    """Rows of any iterable of blocks, in the order in which they come.
+
+    Args:
+        blocks: maps an epoch to an iterable of pytrees of arrays, which have `num_rows` rows in
+            all. The order is yours: shuffle it by the epoch if you can.
+        num_rows: rows of an epoch.
+    """
+    check_callable(blocks=blocks)
+    check_count(1, num_rows=num_rows)
+    return Source(num_rows, partial(_given, blocks, num_rows))
+
+
+def _given(blocks: Callable, num_rows: int, epoch: int) -> Iterator[Block]:
+    first = 0
+    for rows in blocks(epoch):
+        length = len(jax.tree.leaves(rows)[0])
+        yield Block(first, length, partial(_same, rows))
+        first += length
+    if first != num_rows:
+        raise ValueError(f"blocks must give num_rows = {num_rows} rows in an epoch, gave {first}")
+
+
+def _same(rows: Any) -> Any:
+    return jax.tree.map(np.asarray, rows)

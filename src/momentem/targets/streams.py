@@ -1,0 +1,253 @@
+"""Data larger than memory: a window of rows on the device, and the next one read meanwhile.
+
+    N rows on disk  -- blocks, in random order -->  window of W rows  -- minibatches -->  gradients
+
+Minibatches are drawn from the window, which is held for so many iterations and then replaced whole.
+Window w of a stream is always the same rows in the same order, and it serves the iterations from
+w hold to (w + 1) hold - 1: where a run is in its data follows from where it is, so a resumed run
+sees what it would have seen. (docs/streams.md has the effect on the gradient noise.)
+"""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.tree_util import Partial, register_pytree_node_class
+from jaxtyping import Array, Int
+
+from momentem.checks import check_count, check_instance
+from momentem.memory import empty_rows, on_device
+from momentem.targets.minibatch import Scheme, draw_starts, read_block
+from momentem.targets.sources import Block, Source
+from momentem.types import PRNGKey, Static
+
+__all__ = [
+    "Stream",
+    "Window",
+    "check_whole",
+    "in_window",
+    "stream",
+    "turned",
+    "window_of",
+]
+
+
+class Piece(NamedTuple):
+    """Rows `begin` to `end` of a block."""
+
+    block: Block
+    begin: int
+    end: int
+
+
+class Cursor:
+    """A place in the rows of all epochs, one after the other."""
+
+    def __init__(self, source: Source, row: int) -> None:
+        epoch, skipped = divmod(row, source.num_rows)
+        self.row = row - skipped
+        self._blocks, self._piece = _blocks(source, epoch), Piece(Block(0, 0, tuple), 0, 0)
+        for _ in self.take(skipped):
+            pass
+
+    def take(self, number: int) -> Iterator[Piece]:
+        """The next so many rows; nothing is read."""
+        while number:
+            block, begin, end = self._piece
+            if begin == end:
+                block = next(self._blocks)
+                begin, end = 0, block.num_rows
+            rows = min(number, end - begin)
+            self._piece = Piece(block, begin + rows, end)
+            self.row, number = self.row + rows, number - rows
+            yield Piece(block, begin, begin + rows)
+
+
+def _blocks(source: Source, epoch: int) -> Iterator[Block]:
+    while True:
+        yield from source.blocks(epoch)
+        epoch += 1
+
+
+class Stream:
+    """Windows of a source, one after the other. Make it with `momentem.stream`.
+
+    Attributes:
+        num_rows: of the source.
+        window_rows: rows of a window.
+        stalled: seconds for which a sampler waited for a window, so far.
+    """
+
+    def __init__(self, source: Source, window_rows: int, hold: int | None, seed: int) -> None:
+        self.num_rows, self.window_rows, self.stalled = source.num_rows, window_rows, 0.0
+        self._source, self._hold, self._seed = source, hold, seed
+        self._cursor = Cursor(source, 0)
+        self._reader = ThreadPoolExecutor(1, "momentem-stream")
+        self._now: tuple[int, Any] | None = None  # number and rows of the window in use
+        self._next: tuple[int, Future] | None = None
+
+    def opened(self, batch_size: int) -> "Window":
+        """The first window, for minibatches of so many rows."""
+        hold = max(1, self.window_rows // (40 * batch_size)) if self._hold is None else self._hold
+        return Window(self.rows(0), self, hold)
+
+    def rows(self, index: int) -> Any:
+        """The rows of window `index`; the next is then being read."""
+        if self._now is None or self._now[0] != index:
+            if self._next is None or self._next[0] != index:
+                self._next = index, self._reader.submit(self._read, index)
+            begun = time.perf_counter()
+            rows = self._next[1].result()
+            self.stalled += time.perf_counter() - begun
+            self._now = index, on_device(rows)
+            self._next = index + 1, self._reader.submit(self._read, index + 1)
+        return self._now[1]
+
+    def _read(self, index: int) -> Any:
+        size = self.window_rows
+        if self._cursor.row != index * size:
+            self._cursor = Cursor(self._source, index * size)
+        places = np.random.default_rng((self._seed, index)).permutation(size)
+        window, filled = None, 0
+        for piece in self._cursor.take(size):
+            rows, number = _checked(piece), piece.end - piece.begin
+            if window is None:
+                window = jax.tree.map(lambda leaf: empty_rows(size, leaf), rows)
+            jax.tree.map(partial(_put, places[filled : filled + number]), window, rows)
+            filled += number
+        return window
+
+
+def _put(places: np.ndarray, window: np.ndarray, rows: np.ndarray) -> None:
+    if rows.shape[1:] != window.shape[1:] or rows.dtype != window.dtype:
+        raise ValueError(
+            f"all blocks must have rows of one form, got {rows.dtype}{rows.shape[1:]} after "
+            f"{window.dtype}{window.shape[1:]}"
+        )
+    window[places] = rows
+
+
+def _checked(piece: Piece) -> Any:
+    """The rows of a piece, or an error that names the leaf and the row."""
+    rows = jax.tree.map(lambda leaf: leaf[piece.begin : piece.end], piece.block.read())
+    for path, leaf in jax.tree_util.tree_flatten_with_path(rows)[0]:
+        name = f"data{jax.tree_util.keystr(path)}"
+        if leaf.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold numbers, got dtype {leaf.dtype}")
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            at = int(np.argwhere(~np.isfinite(leaf))[0][0])
+            row = piece.block.first + piece.begin + at
+            raise ValueError(
+                f"{name} must be finite, got {leaf[at]} in row {row}; drop or impute that row"
+            )
+    return rows
+
+
+@register_pytree_node_class
+class Window:
+    """Rows in use, and where they are from: a node of its own, so that they can be found and
+    replaced in whatever holds them."""
+
+    def __init__(self, rows: Any, stream: Stream, hold: int) -> None:
+        self.rows, self.stream, self.hold = rows, stream, hold
+
+    def left(self, iteration: int) -> int:
+        """Iterations from `iteration` on for which its window serves."""
+        return self.hold - iteration % self.hold
+
+    def tree_flatten(self) -> tuple[tuple[Any], tuple[Stream, int]]:
+        """JAX's."""
+        return (self.rows,), (self.stream, self.hold)
+
+    @classmethod
+    def tree_unflatten(cls, source: tuple[Stream, int], rows: tuple[Any]) -> "Window":
+        """JAX's."""
+        return cls(*rows, *source)
+
+
+def stream(
+    source: Source, window_rows: int = 2**20, hold: int | None = None, seed: int = 0
+) -> Stream:
+    """Data for `dataset(…, data=stream(…), batch_size=…)` that are read from `source` in windows,
+    by a thread of their own, while the sampler works.
+
+    Args:
+        source: one of `momentem.sources`.
+        window_rows: rows in memory at a time; two windows are, the one in use and the next.
+        hold: iterations for which a window is used; None is W / (40 batch size), so that with 10
+            gradients per iteration a chain uses a quarter as many rows as it has.
+        seed: of the order of rows in a window.
+
+    Examples:
+        >>> import jax.numpy as jnp, numpy as np, momentem as mt
+        >>> x = np.random.default_rng(0).normal(1.0, 1.0, 10_000)
+        >>> target = mt.dataset(
+        ...     log_prior=lambda mu: -0.5 * mu**2,
+        ...     log_likelihood=lambda mu, x: -0.5 * (x - mu) ** 2,
+        ...     data=mt.stream(mt.sources.from_arrays(x), window_rows=2000),
+        ...     initial=0.0,
+        ...     batch_size=20,
+        ... )
+        >>> trace = mt.sample(target, num_warmup=100, num_draws=100)
+    """
+    check_instance(Source, "build it with momentem.sources", source=source)
+    check_count(2, window_rows=window_rows)
+    check_count(0, seed=seed)
+    if hold is not None:
+        check_count(1, hold=hold)
+    if window_rows > source.num_rows:
+        raise ValueError(
+            f"window_rows must be at most the {source.num_rows} rows of the source, got "
+            f"{window_rows}; data that fit in memory need no stream"
+        )
+    return Stream(source, window_rows, hold, seed)
+
+
+def in_window(window: Window) -> Scheme:
+    """Halves are consecutive rows of the window, whose rows are in random order: no row of the
+    source is more likely than another."""
+    draw = Partial(_draw_in_window, Static(window.stream.window_rows))
+    return Scheme(lambda rows, half: rows, draw, _read_in_window)
+
+
+def _draw_in_window(
+    window_rows: Static, key: PRNGKey, shape: tuple[int, ...], num_rows: int, half: int
+) -> Int[Array, "..."]:
+    del num_rows
+    return draw_starts(key, shape, window_rows.value - half + 1, half)
+
+
+def _read_in_window(window: Window, start: Array, half: int) -> Any:
+    return read_block(window.rows, start, half)
+
+
+def window_of(tree: Any) -> Window | None:
+    """The window in a target, if there is one."""
+    nodes = jax.tree.leaves(tree, is_leaf=_is_window)
+    return next((node for node in nodes if _is_window(node)), None)
+
+
+def check_whole(target: Any) -> None:
+    """Refuses a target of which only a window is in memory."""
+    if window_of(target) is not None:
+        raise ValueError(
+            "target must have all its data in memory for this, and has a stream; find a reference "
+            "on a part of the data"
+        )
+
+
+def turned(tree: Any, window: Window | None, iteration: int) -> Any:
+    """A sampler or target with the window that serves `iteration` in place of the one it has."""
+    if window is None:
+        return tree
+    rows = window.stream.rows(iteration // window.hold)
+    there = Window(rows, window.stream, window.hold)
+    return jax.tree.map(lambda node: there if _is_window(node) else node, tree, is_leaf=_is_window)
+
+
+def _is_window(node: Any) -> bool:
+    return isinstance(node, Window)
