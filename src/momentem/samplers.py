@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from momentem import kernels
 from momentem.checks import check_positive
@@ -130,7 +131,7 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
     """
     dim, dtype = len(target.initial), target.initial.dtype
     if mass is None:
-        identity = jnp.eye(dim, min(dim, 200), dtype=dtype)
+        identity = jnp.asarray(np.eye(dim, min(dim, 200), dtype=dtype))  # no program to compile
         mass = DenseMass(identity, identity, identity) if dim <= 200 else _low_rank(identity, 20)
     learnt = Learnt(mass, jnp.asarray(dim**-0.25, dtype), centre=target.initial, path=PATH)
     is_low_rank = isinstance(mass, LowRankMass)

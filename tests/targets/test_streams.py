@@ -59,6 +59,15 @@ def test_a_window_is_the_same_whichever_came_before(sources, kind):
         np.testing.assert_array_equal(other.rows(i)["y"], in_order[i])
 
 
+def test_a_mapped_file_is_read_where_its_rows_are(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    rows = np.load(tmp_path / "x.npy", mmap_mode="r")
+    whole = mt.stream(mt.sources.from_arrays(rows, page_rows=7), window_rows=NUM_ROWS)
+    assert sorted(map(tuple, np.asarray(whole.rows(0)))) == sorted(map(tuple, X))
+    part = mt.stream(mt.sources.from_arrays(rows[5:40], page_rows=7), window_rows=35)
+    assert sorted(map(tuple, np.asarray(part.rows(0)))) == sorted(map(tuple, X[5:40]))
+
+
 def regression(data, **options):
     return mt.dataset(
         log_prior=lambda w: -0.5 * w @ w,

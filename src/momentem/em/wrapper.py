@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array
 
@@ -119,9 +120,8 @@ def monte_carlo_em(
     check_instance(EStep, "choose one from momentem.e_steps", e_step=e_step)
     averaging = polynomial() if averaging is None else averaging
     check_instance(Partial, "choose one from momentem.schedules", averaging=averaging)
-    m_step.init(
-        learnt.mass, e_step.size
-    )  # refuses a mass or a size that the M-step cannot work with
+    # refuses a mass or a size that the M-step cannot work with
+    jax.eval_shape(lambda mass: m_step.init(mass, e_step.size), learnt.mass)
     return Sampler(
         Partial(_em_init, kernel, learnt, m_step, e_step),
         Partial(_em_step, kernel, m_step, e_step, averaging),
@@ -155,10 +155,10 @@ def _check(kernel: Any, learnt: Learnt) -> Learnt:
         Mass, "build it with diagonal_mass, dense_mass or low_rank_mass", mass=learnt.mass
     )
     check_positive(step_size=learnt.step_size)
-    diagonal = learnt.mass.precision_diagonal()
-    dim, dtype = len(diagonal), diagonal.dtype
-    noise = jnp.zeros(dim, dtype) if learnt.noise is None else jnp.asarray(learnt.noise, dtype)
-    if noise.shape != (dim,) or (not is_traced(noise) and not bool((noise >= 0).all())):
+    diagonal = jax.eval_shape(learnt.mass.precision_diagonal)
+    (dim,), dtype = diagonal.shape, diagonal.dtype
+    noise = jnp.asarray(np.zeros(dim) if learnt.noise is None else learnt.noise, dtype)
+    if noise.shape != (dim,) or (not is_traced(noise) and not np.all(np.asarray(noise) >= 0)):
         raise ValueError(f"noise must be {dim} variances >= 0, got {learnt.noise}")
     thermostat_mass = dim if learnt.thermostat_mass is None else learnt.thermostat_mass
     check_positive(thermostat_mass=thermostat_mass)

@@ -242,7 +242,7 @@ def _run(
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
     window = window_of(target)
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
-    while here.iteration < until and not _is_settled(sampler, here.state):
+    while here.iteration < until:
         first, begun = here.iteration, time.perf_counter()
         sampler, target = turned((sampler, target), window, first)
         count = min(most, until - first, math.inf if window is None else window.left(first))
@@ -260,6 +260,8 @@ def _run(
             )
         )
         iterations = int(done)
+        if not iterations:
+            break  # it has settled
         here = Here(first + iterations, here.is_frozen, state, moments)
         looks = None if seen is None else _look(target, look_key, seen, first, done)
         record = jax.tree.map(lambda leaf, end=iterations: np.asarray(leaf)[:end], record)

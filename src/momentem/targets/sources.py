@@ -4,6 +4,8 @@ In every epoch a source gives each of its rows once, in blocks whose order is an
 epoch where the storage allows it. Nothing is read before `Block.read`, so that skipping is free.
 """
 
+import math
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,8 @@ from momentem.checks import check_callable, check_count
 
 __all__ = ["Block", "Source", "from_arrays", "from_blocks", "from_parquet"]
 
-PAGE_BYTES = 2**16  # what a disk reads in one go, and small enough to mix many places in a window
+PAGE_BYTES = 2**18  # what a disk reads in one go
+LEAST_PAGES = 1000  # of a source, so that a window mixes many places
 
 
 class Block(NamedTuple):
@@ -39,8 +42,8 @@ def from_arrays(arrays: Any, page_rows: int | None = None, seed: int = 0) -> Sou
 
     Args:
         arrays: one, or a pytree of them, with one shared leading axis: a datum per row.
-        page_rows: consecutive rows read at once; None is 64 kB of them. Where neighbouring rows are
-            alike, fewer are better: see docs/streams.md.
+        page_rows: consecutive rows read at once; None is 256 kB of them, or a thousandth of all.
+            Where neighbouring rows are alike, fewer are better: see docs/streams.md.
         seed: of the order of pages.
 
     Examples:
@@ -62,7 +65,7 @@ def from_arrays(arrays: Any, page_rows: int | None = None, seed: int = 0) -> Sou
     (num_rows,) = counts
     if page_rows is None:
         row_bytes = sum(leaf.nbytes for _, leaf in leaves) // num_rows
-        page_rows = max(1, PAGE_BYTES // max(1, row_bytes))
+        page_rows = max(1, min(PAGE_BYTES // max(1, row_bytes), num_rows // LEAST_PAGES))
     check_count(1, page_rows=page_rows)
     check_count(0, seed=seed)
     return Source(num_rows, partial(_pages, arrays, num_rows, page_rows, seed))
@@ -76,7 +79,17 @@ def _pages(arrays: Any, num_rows: int, page_rows: int, seed: int, epoch: int) ->
 
 
 def _slice(arrays: Any, first: int, end: int) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf[first:end]), arrays)
+    return jax.tree.map(lambda leaf: _rows(leaf, first, end), arrays)
+
+
+def _rows(leaf: Any, first: int, end: int) -> np.ndarray:
+    """A slice; of a mapped file by one read, because a fault for every 4 kB is slower."""
+    if not isinstance(leaf, np.memmap) or not isinstance(leaf.base, mmap.mmap):
+        return np.asarray(leaf[first:end])
+    count = math.prod(leaf.shape[1:])
+    offset = leaf.offset + first * count * leaf.itemsize
+    flat = np.fromfile(leaf.filename, leaf.dtype, (end - first) * count, offset=offset)
+    return flat.reshape(end - first, *leaf.shape[1:])
 
 
 def from_parquet(

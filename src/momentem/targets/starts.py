@@ -1,6 +1,7 @@
 """Where chains start: overdispersed around the user's initial position, and only where the density
 is finite."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Bool
 from momentem.checks import check_between, check_count
 from momentem.targets.density import parameter_names
 from momentem.targets.minibatch import AnyTarget
-from momentem.types import PRNGKey, Scalar, Vector, Vectors
+from momentem.types import Flag, PRNGKey, Scalar, Vector, Vectors
 
 __all__ = ["given_starts", "starts"]
 
@@ -40,26 +41,34 @@ def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> V
     """
     check_count(1, num_chains=num_chains)
     check_between(0.0, np.inf, spread=spread)
-    initial = jnp.broadcast_to(target.initial, (num_chains, len(target.initial)))
-    spread = float(spread)
-    positions, is_usable = initial, jnp.zeros(num_chains, bool)
-    for attempt_key in jax.random.split(key, NUM_ATTEMPTS):
-        positions, is_usable = _attempt(attempt_key, target, positions, is_usable, spread)
-        if is_usable.all():
-            return positions
-        spread = spread / 2
-    check_start(target, target.initial)
-    return jnp.where(is_usable[:, None], positions, initial)
+    positions, is_usable = _found(key, target, float(spread), num_chains=int(num_chains))
+    if not np.asarray(is_usable).all():
+        check_start(target, target.initial)
+    return positions
 
 
-@jax.jit
-def _attempt(
-    key: PRNGKey, target: AnyTarget, positions: Vectors, is_usable: Any, spread: Any
+@partial(jax.jit, static_argnames="num_chains")
+def _found(
+    key: PRNGKey, target: AnyTarget, spread: Any, *, num_chains: int
 ) -> tuple[Vectors, Bool[Array, " chains"]]:
-    """New positions for those that are not usable, and which are now."""
-    noise = jax.random.uniform(key, positions.shape, positions.dtype, minval=-1, maxval=1)
-    positions = jnp.where(is_usable[:, None], positions, target.initial[None] + spread * noise)
-    return positions, _is_usable(target, positions)
+    """Positions, and which of them are usable; those that are not are `initial`."""
+    keys = jax.random.split(key, NUM_ATTEMPTS)
+    initial = jnp.broadcast_to(target.initial, (num_chains, len(target.initial)))
+
+    def goes_on(carry: tuple) -> Flag:
+        i, _, _, is_usable = carry
+        return (i < NUM_ATTEMPTS) & ~jnp.all(is_usable)
+
+    def attempt(carry: tuple) -> tuple:
+        i, width, positions, is_usable = carry
+        noise = jax.random.uniform(keys[i], initial.shape, initial.dtype, minval=-1, maxval=1)
+        positions = jnp.where(is_usable[:, None], positions, initial + width * noise)
+        return i + 1, width / 2, positions, _is_usable(target, positions)
+
+    width = jnp.asarray(spread, initial.dtype)
+    none = jnp.zeros((), int), width, initial, jnp.zeros(num_chains, bool)
+    *_, positions, is_usable = jax.lax.while_loop(goes_on, attempt, none)
+    return jnp.where(is_usable[:, None], positions, initial), is_usable
 
 
 def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:

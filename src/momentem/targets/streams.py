@@ -138,13 +138,18 @@ def _checked(piece: Piece) -> Any:
         name = f"data{jax.tree_util.keystr(path)}"
         if leaf.dtype.kind not in "biuf":
             raise TypeError(f"{name} must hold numbers, got dtype {leaf.dtype}")
-        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+        if leaf.dtype.kind == "f" and not _is_finite(leaf):
             at = int(np.argwhere(~np.isfinite(leaf))[0][0])
             row = piece.block.first + piece.begin + at
             raise ValueError(
                 f"{name} must be finite, got {leaf[at]} in row {row}; drop or impute that row"
             )
     return rows
+
+
+def _is_finite(leaf: np.ndarray) -> bool:
+    with np.errstate(all="ignore"):  # the sum tells in one pass; if it overflows, all are looked at
+        return bool(np.isfinite(leaf.sum())) or bool(np.isfinite(leaf).all())
 
 
 @register_pytree_node_class
