@@ -122,6 +122,7 @@ STOCHASTIC_SAMPLERS = {
         e_step=SIX,
         step_size=0.01,
     ),
+    "sghmc-em anchored": lambda target: mt.sghmc_em(mt.control_variate(target), 3, e_step=SIX),
     "ccadl-em": learning(mt.kernels.ccadl),
     "matrix_sgnht-em": learning(mt.kernels.matrix_sgnht),
 }

@@ -15,6 +15,8 @@ from momentem.em.wrapper import fixed, monte_carlo_em, unlearnt
 from momentem.fixed_points import FixedPoint
 from momentem.masses import DenseMass, DiagonalMass, LowRankMass
 from momentem.metrics import Metric
+from momentem.nodes import found
+from momentem.targets.control_variates import Anchor
 from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.tuning.warmup import PATH, tuned
 from momentem.types import Kernel, Learnt, Mass, Sampler
@@ -377,10 +379,16 @@ def self_tuned(
     identity = DiagonalMass(jnp.ones_like(target.initial))
     if mass is None:
         mass = DenseMass.from_precision(jnp.diag(identity.precision)) if dim <= 100 else identity
+    learnt = _learnt(mass, step_size)
+    m_step = m_steps.noise(target, friction) if m_step is None else m_step
+    anchor = found(Anchor, target)
+    if anchor is not None and anchor.follows:
+        kernel, learnt = kernels.following(kernel), learnt._replace(anchor=anchor)
+        m_step = m_steps.with_anchor(m_step, target)
     return monte_carlo_em(
         kernel,
-        _learnt(mass, step_size),
-        m_steps.noise(target, friction) if m_step is None else m_step,
+        learnt,
+        m_step,
         e_steps.geometric(max(100, 2 * dim)) if e_step is None else e_step,
         latest() if averaging is None else averaging,
     )

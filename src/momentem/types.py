@@ -106,11 +106,14 @@ class Learnt(NamedTuple):
     thermostat_mass: Any = None  # mu of SGNHT, Q of SG-NPHMC
     centre: Any = None  # mu of the Gaussian that rotating steps are exact for
     path: Any = None  # mean length of HMC's paths, in whitened time
+    anchor: Any = None  # of control variates that follow the draws
 
     def arrays(self) -> dict[str, Any]:
         """By name: those of the mass, and whatever else there is."""
         mass: Any = self.mass
         others = self._replace(mass=None)._asdict()  # pyright: ignore[reportArgumentType]
+        if self.anchor is not None:
+            others["anchor"] = self.anchor.position
         return mass._asdict() | {name: leaf for name, leaf in others.items() if leaf is not None}
 
 

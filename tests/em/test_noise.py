@@ -8,6 +8,8 @@ import pytest
 
 import momentem as mt
 from momentem.em.m_steps import Noises
+from momentem.nodes import found
+from momentem.targets.control_variates import Anchor, anchored
 
 from noisy_targets import (
     DIM,
@@ -230,6 +232,55 @@ def test_control_variates_leave_the_mass_and_enlarge_the_step():
     np.testing.assert_allclose(generalised(*masses), np.ones(2), atol=0.1)
     assert float(learnt[1].noise.max()) < 0.1 * float(learnt[0].noise.max())
     assert float(learnt[1].step_size) > 2.5 * float(learnt[0].step_size)
+
+
+def test_control_variates_that_follow_the_draws_end_at_the_mode_s():
+    """From a reference five posterior deviations off."""
+    target, _, _ = logistic(2000, 100)
+    mean, covariance = posterior_moments(target)
+    far = mean + 5 * np.sqrt(np.diag(covariance))
+    controlled = mt.control_variate(target._replace(initial=jnp.asarray(far)))
+    fixed = mt.control_variate(target, target.constrain(jnp.asarray(far)))
+    noises = {}
+    for name, each in {"follows": controlled, "stays": fixed}.items():
+        sampler = mt.sghmc_em(each)
+        state = sampler.init(jax.random.key(0), jnp.tile(jnp.asarray(far), (32, 1)))
+        state, _ = scan(sampler, state, 150)
+        learnt = sampler.learnt(state)
+        noises[name] = float(learnt.noise.max())
+        if name == "follows":
+            anchor = learnt.anchor
+            value, gradient = jax.value_and_grad(target.logdensity)(anchor.position)
+            np.testing.assert_allclose(anchor.gradient, gradient, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(anchor.value, value, rtol=1e-9)
+            off = (np.asarray(anchor.position) - mean) @ np.linalg.inv(root(covariance))
+            assert np.linalg.norm(off) < 0.5
+            frozen, frozen_state = sampler.freeze(state)
+            _, info = scan(frozen, frozen_state, 300)
+            whitened = (np.asarray(info.chains.position) - mean) @ np.linalg.inv(root(covariance))
+            assert np.abs(whitened.mean(axis=(0, 1))).max() < 0.1
+            assert abs(whitened.std() - 1) < 0.1
+    assert noises["follows"] < 0.3 * noises["stays"]
+
+
+def test_an_anchor_with_another_place_s_gradient_is_seen():
+    """The sabotage: the reference moves, and its gradient stays behind."""
+    target, _, _ = logistic(2000, 100)
+    mean, covariance = posterior_moments(target)
+    controlled = mt.control_variate(target)
+    kernel = mt.kernels.following(mt.kernels.sghmc(controlled, 10, 0.5))
+    precision = mt.dense_mass(covariance)
+    anchor = found(Anchor, controlled)
+    away = anchored(target, jnp.asarray(mean + np.sqrt(np.diag(covariance))), follows=True)
+    means = {}
+    for name, gradient in {"right": away.gradient, "wrong": anchor.gradient}.items():
+        moved = Anchor(away.position, away.value, gradient, True)
+        sampler = mt.fixed(kernel, mt.Learnt(precision, 0.2, anchor=moved))
+        state = sampler.init(jax.random.key(0), jnp.tile(jnp.asarray(mean), (32, 1)))
+        _, info = scan(sampler, state, 300)
+        whitened = (np.asarray(info.chains.position) - mean) @ np.linalg.inv(root(covariance))
+        means[name] = np.abs(whitened.mean(axis=(0, 1))).max()
+    assert means["right"] < 0.1 < means["wrong"]
 
 
 # --- the paper's M-step -----------------------------------------------------------------------

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import momentem as mt
+from momentem.nodes import found
 from momentem.run import loop
-from momentem.targets.streams import turned, window_of
+from momentem.targets.streams import Window, turned
 
 NUM_ROWS = 60
 X = np.random.default_rng(0).normal(size=(NUM_ROWS, 2))
@@ -96,7 +97,7 @@ def errors(scale, num_windows=600):
         found = jax.vmap(target.noisy_gradient, in_axes=(0, None))
         return jnp.mean(found(target.batches(key, mt.types.Static(64)), position).gradient, axis=0)
 
-    window = window_of(target)
+    window = found(Window, target)
     means = np.stack(
         [gradients(turned(target, window, 3 * i), mt.key(i)) for i in range(num_windows)]
     )

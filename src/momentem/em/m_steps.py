@@ -25,8 +25,20 @@ from jaxtyping import Array, Float
 from momentem.checks import check_count, check_instance, check_positive, is_traced
 from momentem.keys import key
 from momentem.masses import DenseMass, DiagonalMass, LowRankMass, strongest
+from momentem.targets.control_variates import anchored
 from momentem.targets.minibatch import StochasticTarget, one_gradient
-from momentem.types import Count, Flag, Info, Learnt, Mass, Scalar, Static, Vector, Vectors
+from momentem.types import (
+    Count,
+    Flag,
+    Info,
+    Learnt,
+    Mass,
+    Scalar,
+    Static,
+    Vector,
+    Vectors,
+    as_partial,
+)
 
 __all__ = [
     "MStep",
@@ -37,6 +49,7 @@ __all__ = [
     "momentum_printed",
     "noise",
     "score",
+    "with_anchor",
     "with_centre",
     "with_thermostat",
 ]
@@ -212,13 +225,25 @@ def with_centre(m_step: MStep) -> MStep:
     return _with_means(m_step, _draws_and_scores, _are_finite, _average_centre)
 
 
+def with_anchor(m_step: MStep, target: StochasticTarget) -> MStep:
+    """An M-step that also moves the anchor of control variates to the running mean of the draws:
+    one gradient on all data.
+
+    Args:
+        m_step: what learns the rest.
+        target: from `control_variate(target)`.
+    """
+    check_instance(MStep, "choose one from momentem.m_steps", m_step=m_step)
+    return _with_means(m_step, _draws, _are_finite, Partial(_average_anchor, target))
+
+
 def _with_means(m_step: MStep, told: Callable, is_usable: Callable, average: Callable) -> MStep:
     """An M-step that also learns from the means of what `told(info)` gives for every chain."""
     return MStep(
         Partial(_empty_means, m_step, Partial(told)),
         Partial(_gather_means, m_step, Partial(told)),
         Partial(_estimate_means, m_step, Partial(is_usable)),
-        Partial(_average_means, m_step, Partial(average)),
+        Partial(_average_means, m_step, as_partial(average)),
     )
 
 
@@ -367,8 +392,18 @@ def _draws_and_scores(info: Info) -> tuple[Array, Array]:
     return info.position, info.gradient
 
 
-def _are_finite(draw: Vector, score: Vector) -> Flag:
-    return jnp.all(jnp.isfinite(draw + score))
+def _draws(info: Info) -> tuple[Array]:
+    return (info.position,)
+
+
+def _are_finite(*means: Vector) -> Flag:
+    return jnp.all(jnp.isfinite(jnp.stack(means)))
+
+
+def _average_anchor(target: Any, learnt: Learnt, rate: Scalar, draw: Vector) -> Learnt:
+    anchor: Any = learnt.anchor
+    mean = (1 - rate) * anchor.position + rate * draw
+    return learnt._replace(anchor=anchored(target, mean, follows=anchor.follows))
 
 
 def _average_centre(learnt: Learnt, rate: Scalar, draw: Vector, score: Vector) -> Learnt:

@@ -169,6 +169,7 @@ def _check(kernel: Any, learnt: Learnt) -> Learnt:
         jnp.asarray(thermostat_mass, dtype),
         None if learnt.centre is None else jnp.asarray(learnt.centre, dtype),
         None if learnt.path is None else jnp.asarray(learnt.path, dtype),
+        learnt.anchor,
     )
 
 

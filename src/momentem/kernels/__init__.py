@@ -1,5 +1,6 @@
 """How one chain moves."""
 
+from momentem.kernels.following import following
 from momentem.kernels.hmc import hmc
 from momentem.kernels.nphmc import nphmc
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
@@ -13,6 +14,7 @@ from momentem.kernels.sgr_nphmc import sgr_nphmc
 
 __all__ = [
     "ccadl",
+    "following",
     "hmc",
     "matrix_sgnht",
     "nphmc",

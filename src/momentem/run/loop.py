@@ -21,12 +21,13 @@ from jaxtyping import Array, Bool
 
 from momentem import keys
 from momentem.moments import Moments, observe
+from momentem.nodes import found
 from momentem.run.diagnostics import warn
 from momentem.run.progress import Progress
 from momentem.run.troubles import Troubles
 from momentem.targets.density import parameter_forms, parameter_names
 from momentem.targets.minibatch import AnyTarget, StochasticTarget, one_gradient
-from momentem.targets.streams import turned, window_of
+from momentem.targets.streams import Window, turned
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 
 __all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete"]
@@ -240,7 +241,7 @@ def _run(
     # of the longer phase, because a sampler that is its own frozen self then needs one program
     longest = max(plan.num_warmup, plan.num_draws)
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
-    window = window_of(target)
+    window = found(Window, target)
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
     while here.iteration < until:
         first, begun = here.iteration, time.perf_counter()

@@ -5,15 +5,17 @@ estimate.
 
 Unbiased for any theta_0; its noise is that of the difference, so it vanishes as theta nears
 theta_0. The noise samples follow by the same subtraction; the information samples stay the plain
-ones, so that the mass is learnt as before.
+ones, so that the mass is learnt as before. theta_0 stays where it is put, or is the running mean of
+the draws, which EM moves in its M-steps at the price of one gradient on all data each.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.optimize import minimize
-from jax.tree_util import Partial
+from jax.tree_util import Partial, register_pytree_node_class
 
 from momentem.checks import check_instance
 from momentem.targets.minibatch import NoisyGradient, StochasticTarget
@@ -21,44 +23,65 @@ from momentem.targets.starts import check_start
 from momentem.targets.streams import check_whole
 from momentem.types import Scalar, Vector
 
-__all__ = ["control_variate", "mode"]
+__all__ = ["Anchor", "anchored", "control_variate", "mode"]
 
 
-def control_variate(target: StochasticTarget, reference: Any) -> StochasticTarget:
+@register_pytree_node_class
+class Anchor:
+    """theta_0, with the log density and its gradient there: a node of its own, so that a kernel's
+    can be exchanged for the one that EM has learnt."""
+
+    def __init__(self, position: Vector, value: Scalar, gradient: Vector, follows: bool) -> None:
+        self.position, self.value, self.gradient = position, value, gradient
+        self.follows = follows
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any, Any], bool]:
+        """JAX's."""
+        return (self.position, self.value, self.gradient), self.follows
+
+    @classmethod
+    def tree_unflatten(cls, follows: bool, leaves: tuple[Any, Any, Any]) -> "Anchor":
+        """JAX's."""
+        return cls(*leaves, follows)
+
+
+def control_variate(target: StochasticTarget, reference: Any = None) -> StochasticTarget:
     """The same posterior with control variates around `reference`. Each gradient costs two.
 
     Args:
         target: a minibatch target.
         reference: parameters near the bulk of the posterior, as a pytree like `initial`: its mode,
-            which `mode` finds, or the mean of an earlier run.
+            which `mode` finds, or the mean of an earlier run. None starts at `initial` and follows
+            the running mean of the draws, in samplers that tune themselves.
     """
     check_instance(StochasticTarget, "build it by dataset(…, batch_size=…)", target=target)
     check_whole(target)
-    where = target.unconstrain(reference)
+    where = target.initial if reference is None else target.unconstrain(reference)
     check_start(target, where)
-    value, gradient = jax.jit(jax.value_and_grad(target.logdensity))(where)
-    controlled = Partial(_controlled_gradient, target.noisy_gradient, where, value, gradient)
+    anchor = anchored(target, where, follows=reference is None)
+    controlled = Partial(_controlled_gradient, target.noisy_gradient, anchor)
     return target._replace(noisy_gradient=controlled, initial=where)
 
 
+@partial(jax.jit, static_argnames="follows")
+def anchored(target: Any, position: Vector, *, follows: bool) -> Anchor:
+    """An anchor at `position`, from all data."""
+    return Anchor(position, *jax.value_and_grad(target.logdensity)(position), follows)
+
+
 def _controlled_gradient(
-    noisy_gradient: Any,
-    reference: Vector,
-    value: Scalar,
-    gradient: Vector,
-    batch: Any,
-    position: Vector,
+    noisy_gradient: Any, anchor: Anchor, batch: Any, position: Vector
 ) -> NoisyGradient:
-    here, there = noisy_gradient(batch, position), noisy_gradient(batch, reference)
+    here, there = noisy_gradient(batch, position), noisy_gradient(batch, anchor.position)
     return NoisyGradient(
-        gradient=here.gradient - there.gradient + gradient,
+        gradient=here.gradient - there.gradient + anchor.gradient,
         noise=here.noise - there.noise,
         information=here.noise if here.information is None else here.information,
         # the constant that was taken from the gradient is the slope of a plane in the log density
         logdensity=here.logdensity
         - there.logdensity
-        + value
-        + jnp.vdot(gradient - there.gradient, position - reference),
+        + anchor.value
+        + jnp.vdot(anchor.gradient - there.gradient, position - anchor.position),
     )
 
 

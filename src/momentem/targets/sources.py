@@ -84,7 +84,8 @@ def _slice(arrays: Any, first: int, end: int) -> Any:
 
 def _rows(leaf: Any, first: int, end: int) -> np.ndarray:
     """A slice; of a mapped file by one read, because a fault for every 4 kB is slower."""
-    if not isinstance(leaf, np.memmap) or not isinstance(leaf.base, mmap.mmap):
+    is_whole_file = isinstance(leaf, np.memmap) and isinstance(leaf.base, mmap.mmap)
+    if not is_whole_file or leaf.filename is None or not leaf.flags.c_contiguous:
         return np.asarray(leaf[first:end])
     count = math.prod(leaf.shape[1:])
     offset = leaf.offset + first * count * leaf.itemsize

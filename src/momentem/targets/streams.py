@@ -21,19 +21,12 @@ from jaxtyping import Array, Int
 
 from momentem.checks import check_count, check_instance
 from momentem.memory import empty_rows, on_device
+from momentem.nodes import found, replaced
 from momentem.targets.minibatch import Scheme, draw_starts, read_block
 from momentem.targets.sources import Block, Source
 from momentem.types import PRNGKey, Static
 
-__all__ = [
-    "Stream",
-    "Window",
-    "check_whole",
-    "in_window",
-    "stream",
-    "turned",
-    "window_of",
-]
+__all__ = ["Stream", "Window", "check_whole", "in_window", "stream", "turned"]
 
 
 class Piece(NamedTuple):
@@ -230,15 +223,9 @@ def _read_in_window(window: Window, start: Array, half: int) -> Any:
     return read_block(window.rows, start, half)
 
 
-def window_of(tree: Any) -> Window | None:
-    """The window in a target, if there is one."""
-    nodes = jax.tree.leaves(tree, is_leaf=_is_window)
-    return next((node for node in nodes if _is_window(node)), None)
-
-
 def check_whole(target: Any) -> None:
     """Refuses a target of which only a window is in memory."""
-    if window_of(target) is not None:
+    if found(Window, target) is not None:
         raise ValueError(
             "target must have all its data in memory for this, and has a stream; find a reference "
             "on a part of the data"
@@ -250,9 +237,4 @@ def turned(tree: Any, window: Window | None, iteration: int) -> Any:
     if window is None:
         return tree
     rows = window.stream.rows(iteration // window.hold)
-    there = Window(rows, window.stream, window.hold)
-    return jax.tree.map(lambda node: there if _is_window(node) else node, tree, is_leaf=_is_window)
-
-
-def _is_window(node: Any) -> bool:
-    return isinstance(node, Window)
+    return replaced(tree, Window(rows, window.stream, window.hold))
