@@ -31,7 +31,7 @@ class Anchor:
     """theta_0, with the log density and its gradient there: a node of its own, so that a kernel's
     can be exchanged for the one that EM has learnt."""
 
-    def __init__(self, position: Vector, value: Scalar, gradient: Vector, follows: bool) -> None:
+    def __init__(self, position: Any, value: Any, gradient: Any, follows: bool) -> None:
         self.position, self.value, self.gradient = position, value, gradient
         self.follows = follows
 
