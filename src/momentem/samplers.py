@@ -382,7 +382,7 @@ def self_tuned(
     learnt = _learnt(mass, step_size)
     m_step = m_steps.noise(target, friction) if m_step is None else m_step
     anchor = found(Anchor, target)
-    if anchor is not None and anchor.follows:
+    if anchor is not None and anchor.follows.value:
         kernel, learnt = kernels.following(kernel), learnt._replace(anchor=anchor)
         m_step = m_steps.with_anchor(m_step, target)
     return monte_carlo_em(

@@ -138,7 +138,7 @@ class EnsembleInfo(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Static:
-    """A number that must stay concrete under jit, because it becomes a shape."""
+    """A number that must stay concrete under jit: it becomes a shape, or decides what is built."""
 
     value: int
 

@@ -271,10 +271,10 @@ def test_an_anchor_with_another_place_s_gradient_is_seen():
     kernel = mt.kernels.following(mt.kernels.sghmc(controlled, 10, 0.5))
     precision = mt.dense_mass(covariance)
     anchor = found(Anchor, controlled)
-    away = anchored(target, jnp.asarray(mean + np.sqrt(np.diag(covariance))), follows=True)
+    away = anchored(target, jnp.asarray(mean + np.sqrt(np.diag(covariance))), anchor.follows)
     means = {}
     for name, gradient in {"right": away.gradient, "wrong": anchor.gradient}.items():
-        moved = Anchor(away.position, away.value, gradient, True)
+        moved = away._replace(gradient=gradient)
         sampler = mt.fixed(kernel, mt.Learnt(precision, 0.2, anchor=moved))
         state = sampler.init(jax.random.key(0), jnp.tile(jnp.asarray(mean), (32, 1)))
         _, info = scan(sampler, state, 300)

@@ -403,7 +403,7 @@ def _are_finite(*means: Vector) -> Flag:
 def _average_anchor(target: Any, learnt: Learnt, rate: Scalar, draw: Vector) -> Learnt:
     anchor: Any = learnt.anchor
     mean = (1 - rate) * anchor.position + rate * draw
-    return learnt._replace(anchor=anchored(target, mean, follows=anchor.follows))
+    return learnt._replace(anchor=anchored(target, mean, anchor.follows))
 
 
 def _average_centre(learnt: Learnt, rate: Scalar, draw: Vector, score: Vector) -> Learnt:

@@ -9,40 +9,30 @@ ones, so that the mass is learnt as before. theta_0 stays where it is put, or is
 the draws, which EM moves in its M-steps at the price of one gradient on all data each.
 """
 
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.optimize import minimize
-from jax.tree_util import Partial, register_pytree_node_class
+from jax.tree_util import Partial
 
 from momentem.checks import check_instance
 from momentem.targets.minibatch import NoisyGradient, StochasticTarget
 from momentem.targets.starts import check_start
 from momentem.targets.streams import check_whole
-from momentem.types import Scalar, Vector
+from momentem.types import Static, Vector
 
 __all__ = ["Anchor", "anchored", "control_variate", "mode"]
 
 
-@register_pytree_node_class
-class Anchor:
-    """theta_0, with the log density and its gradient there: a node of its own, so that a kernel's
-    can be exchanged for the one that EM has learnt."""
+class Anchor(NamedTuple):
+    """theta_0, with the log density and its gradient there. A class of its own, so that a kernel's
+    can be found and exchanged for the one that EM has learnt."""
 
-    def __init__(self, position: Any, value: Any, gradient: Any, follows: bool) -> None:
-        self.position, self.value, self.gradient = position, value, gradient
-        self.follows = follows
-
-    def tree_flatten(self) -> tuple[tuple[Any, Any, Any], bool]:
-        """JAX's."""
-        return (self.position, self.value, self.gradient), self.follows
-
-    @classmethod
-    def tree_unflatten(cls, follows: bool, leaves: tuple[Any, Any, Any]) -> "Anchor":
-        """JAX's."""
-        return cls(*leaves, follows)
+    position: Any
+    value: Any
+    gradient: Any
+    follows: Static  # whether EM is to move it
 
 
 def control_variate(target: StochasticTarget, reference: Any = None) -> StochasticTarget:
@@ -58,13 +48,13 @@ def control_variate(target: StochasticTarget, reference: Any = None) -> Stochast
     check_whole(target)
     where = target.initial if reference is None else target.unconstrain(reference)
     check_start(target, where)
-    anchor = anchored(target, where, follows=reference is None)
+    anchor = anchored(target, where, Static(reference is None))
     controlled = Partial(_controlled_gradient, target.noisy_gradient, anchor)
     return target._replace(noisy_gradient=controlled, initial=where)
 
 
-@partial(jax.jit, static_argnames="follows")
-def anchored(target: Any, position: Vector, *, follows: bool) -> Anchor:
+@jax.jit
+def anchored(target: Any, position: Vector, follows: Static) -> Anchor:
     """An anchor at `position`, from all data."""
     return Anchor(position, *jax.value_and_grad(target.logdensity)(position), follows)
 
