@@ -1,6 +1,6 @@
 """What reliability means here, counted: one command prints the table.
 
-python benchmarks/reliability.py                 all of it, about half an hour and 9 GB of disk
+python benchmarks/reliability.py                 all of it, about 40 minutes and 9 GB of disk
 python benchmarks/reliability.py --only memory --draws 1000000
 
 kills       SIGKILL at random times of HMC-EM, SGNHT-EM and SG-NPHMC-EM (minibatches), resumed;
@@ -9,6 +9,8 @@ memory      10^7 draws of 100 numbers, streamed: peak memory above that of a run
 injections  NaN and infinities in value, gradient and data, at the start, in warm-up, at a draw
 hostile     files that were cut, changed or made to harm
 overhead    what out= and the progress bar cost, medians of interleaved rounds, and their bits
+devices     two processes: one killed, stopped or stuck, and the launcher, launched again; draws by
+            SHA-256 against a run that nobody harmed, and seconds until all processes were gone
 """
 
 import argparse
@@ -33,6 +35,7 @@ from rich.table import Table
 import hostile_files
 import injections
 import kills
+import lost_peers
 import momentem as mt
 from momentem.reproduce.timing import interleaved, ratio
 
@@ -178,12 +181,35 @@ def check_overhead(given):
         )
 
 
+def check_devices(given):
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        folder = Path(name)
+        whole = lost_peers.launched(folder / "whole")
+        shas = whole.shas()
+        exact = lost_peers.gradients(lost_peers.regression(None))
+        worst = max(
+            np.max(np.abs(np.load(folder / f"gradients-{i}.npy") / exact - 1)) for i in (0, 1)
+        )
+        is_right = whole.code == 0 and len(set(shas.values())) == 1 and worst < 1e-12
+        yield "gradient in 2 processes x 2 devices", f"{worst:.1e} off that of one device", is_right
+        for harm in (*lost_peers.HARMS, "worker stuck for 60 s"):
+            found = lost_peers.trial(harm, folder / harm.replace(" ", "-"), given.timeout)
+            is_same = found.shas == shas
+            yield (
+                harm,
+                f"all processes gone after {found.seconds:.1f} s (timeout {given.timeout:g} s); "
+                f"launched again: {'the same' if is_same else 'OTHER'} bits",
+                is_same and found.is_gone and found.seconds < given.timeout + 10,
+            )
+
+
 CHECKS = {
     "kills": check_kills,
     "memory": check_memory,
     "injections": check_injections,
     "hostile": check_hostile,
     "overhead": check_overhead,
+    "devices": check_devices,
 }
 
 
@@ -194,6 +220,7 @@ def main():
     parser.add_argument("--draws", type=int, default=10**7)
     parser.add_argument("--length", type=int, default=20_000, help="draws of a timed run")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--timeout", type=float, default=20, help="of processes that wait")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the kills' times")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where run logs go")
     given = parser.parse_args()

@@ -22,6 +22,7 @@ from momentem.masses import (
     diagonal_mass,
     low_rank_mass,
 )
+from momentem.meshes import mesh
 from momentem.run import SamplingWarning, load, resume, sample, summary
 from momentem.samplers import (
     hmc,
@@ -94,6 +95,7 @@ __all__ = [
     "load",
     "low_rank_mass",
     "m_steps",
+    "mesh",
     "metrics",
     "mode",
     "monte_carlo_em",

@@ -2,6 +2,7 @@
 
 momentem reproduce table1 --quick --out tables
 momentem topics fit corpus.npz --topics 100 --out run
+momentem launch --processes 2 -- script.py
 """
 
 import argparse
@@ -19,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: as typed after `momentem`; None is those of the process.
     """
+    from momentem import launch
     from momentem.models.topics import commands as topics
     from momentem.reproduce.tables import TABLES
 
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tables.add_argument("--seed", type=int, default=0)
     tables.set_defaults(run=_reproduce)
     topics.add_parser(commands)
+    launch.add_parser(commands)
     given = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)
     try:

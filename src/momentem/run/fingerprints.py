@@ -4,7 +4,8 @@
     data       those numbers: the target's arrays, and arrays that the density merely refers to
     sampler    the program of a step and the sampler's numbers
 
-A program is JAX's own text of it, so a function may be renamed or moved, but not changed.
+A program is JAX's own text of it, so a function may be renamed or moved, but not changed. Of data
+that are divided over processes, each hashes what it holds.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from momentem.meshes import held
 from momentem.targets.minibatch import AnyTarget
 from momentem.types import PRNGKey, Sampler
 
@@ -53,7 +55,7 @@ def _hashes(leaves: list[Any], seen: dict[int, bytes]) -> Iterator[bytes]:
 def _hash(leaf: Any) -> bytes:
     if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
-    array = np.asarray(leaf)
+    array = held(leaf)
     digest = hashlib.sha256(f"{array.dtype.name}{array.shape}".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.digest()

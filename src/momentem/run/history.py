@@ -51,6 +51,8 @@ class Phase:
 class History:
     """Both phases of a run, what was learnt in them, and where the run is."""
 
+    is_local = False
+
     def __init__(self, plan: Plan, here: Here):
         self.plan, self.here = plan, here
         self.learning: list[dict[str, np.ndarray]] = []

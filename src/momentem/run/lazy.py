@@ -8,7 +8,7 @@ from xarray.core import indexing
 
 from momentem.run.segments import Segment
 
-__all__ = ["StoredArray"]
+__all__ = ["StoredArray", "side_by_side"]
 
 
 class StoredArray(BackendArray):
@@ -46,3 +46,21 @@ class StoredArray(BackendArray):
         found = np.concatenate(pieces, axis)
         found = found if wanted.step > 0 else np.flip(found, axis)
         return found if is_slice else found.take(0, axis)
+
+
+class _SideBySide(StoredArray):
+    """The chains of several processes, (chain, draw, …), read log by log."""
+
+    def __init__(self, parts: list[StoredArray]):
+        self._parts, self.dtype = parts, parts[0].dtype
+        self.shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+
+    def _read(self, key: tuple[int | slice, ...]) -> np.ndarray:
+        chains, *rest = key
+        found = [part._read((slice(None), *rest)) for part in self._parts]
+        return np.concatenate(found)[chains]
+
+
+def side_by_side(parts: list[StoredArray]) -> StoredArray:
+    """One array with the chains of all."""
+    return parts[0] if len(parts) == 1 else _SideBySide(parts)

@@ -5,6 +5,10 @@ size. So one program serves chunks of every length, memory on the device is boun
 and between chunks Python moves the progress bar, copies draws to the host or to the run log, and
 hears Ctrl-C. The key of iteration t is fold_in(run key, t), and moments are updated draw by draw:
 nothing depends on how the run is cut into chunks.
+
+On a mesh the same program is divided over devices, and where there are several processes all of
+them run this loop. Each chunk is waited for before the next is begun: with several devices in a
+process, collectives of two programs at once can lock each other out.
 """
 
 import math
@@ -16,13 +20,15 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool
 
 from momentem import keys
+from momentem.meshes import constrained, held, placed
 from momentem.moments import Moments, observe
 from momentem.nodes import found
 from momentem.run.diagnostics import warn
+from momentem.run.peers import agreed, is_first, limited
 from momentem.run.progress import Progress
 from momentem.run.troubles import Troubles
 from momentem.targets.density import parameter_forms, parameter_names
@@ -30,7 +36,7 @@ from momentem.targets.minibatch import AnyTarget, StochasticTarget, one_gradient
 from momentem.targets.streams import Window, turned
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 
-__all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete"]
+__all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete", "frozen", "init"]
 
 CHUNK_BYTES = 2**25  # of the buffers of one chunk
 CHUNK_ITERATIONS = 4096
@@ -86,6 +92,8 @@ class Chunk(NamedTuple):
 class Sink(Protocol):
     """Where chunks go."""
 
+    is_local: bool  # whether it takes the chains that this process holds, or all
+
     def extend(self, chunk: Chunk) -> None:
         """Appends a chunk."""
         ...
@@ -107,28 +115,51 @@ def _split(key: PRNGKey) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
     return starts_key, init_key, run_key, look_key
 
 
-@jax.jit
-def init(sampler: Sampler, key: PRNGKey, positions: Vectors) -> Any:
+@partial(jax.jit, static_argnames=("mesh",))
+def init(sampler: Sampler, key: PRNGKey, positions: Vectors, *, mesh: Mesh | None = None) -> Any:
     """The sampler's first state."""
-    return sampler.init(key, positions)
+    positions = constrained(mesh, positions, 0)
+    return placed(mesh, sampler, key, positions, sampler.init(key, positions))
+
+
+def frozen(
+    sampler: Sampler, state: Any, target: AnyTarget, plan: Plan, mesh: Mesh | None
+) -> tuple[Sampler, Any]:
+    """The sampler that learns no more, and its state."""
+    sampler, state = sampler.freeze(state)
+    if mesh is None:
+        return sampler, state
+    form = jax.ShapeDtypeStruct((plan.num_chains, len(target.initial)), target.initial.dtype)
+    key = begin(plan.seed)[1]
+    place = jax.jit(lambda sampler, key, state: placed(mesh, sampler, key, form, state))
+    return sampler, place(sampler, key, state)
 
 
 def complete(
-    target: AnyTarget, sampler: Sampler, plan: Plan, here: Here, sink: Sink, progress: bool
+    target: AnyTarget,
+    sampler: Sampler,
+    plan: Plan,
+    here: Here,
+    sink: Sink,
+    progress: bool,
+    mesh: Mesh | None,
 ) -> bool:
     """Runs on from `here` to the end of the plan; whether it got there, or Ctrl-C came first.
 
     `sampler` is the frozen one if `here` is.
     """
     total = plan.num_warmup + plan.num_draws
-    with Progress(total - here.iteration, is_wanted=progress) as bar, suppress(KeyboardInterrupt):
+    # of several processes, one that stops early leaves the others waiting: it must end, not go on
+    ignored = (KeyboardInterrupt,) if jax.process_count() == 1 else ()
+    is_wanted = progress and is_first()
+    with Progress(total - here.iteration, is_wanted) as bar, suppress(*ignored):
         if not here.is_frozen:
-            here = _run(sampler, target, plan, here, plan.num_warmup, sink, bar)
+            here = _run(sampler, target, plan, here, plan.num_warmup, sink, bar, mesh)
             sink.end_phase()
             bar.advance(plan.num_warmup - here.iteration, "warm-up", 0)  # what it did not need
-            sampler, state = sampler.freeze(here.state)
+            sampler, state = frozen(sampler, here.state, target, plan, mesh)
             here = Here(plan.num_warmup, True, state, _fresh_moments(target, plan))
-        _run(sampler, target, plan, here, total, sink, bar)
+        _run(sampler, target, plan, here, total, sink, bar, mesh)
         return True
     return False
 
@@ -152,7 +183,7 @@ def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
     return jnp.isfinite(target.logdensity(position))
 
 
-@partial(jax.jit, static_argnames=("size", "keep"))
+@partial(jax.jit, static_argnames=("size", "keep", "mesh", "is_gathered"))
 def _advance(
     sampler: Sampler,
     target: AnyTarget,
@@ -164,9 +195,13 @@ def _advance(
     *,
     size: int,
     keep: tuple[str, ...],
+    mesh: Mesh | None,
+    is_gathered: bool,
 ) -> tuple[Any, Moments | None, Record, Array | None, Array]:
     """`count` iterations from iteration `start`, fewer if the sampler settles, and the record of
-    them in buffers of `size` rows, with positions to look at the density at, and their number."""
+    them in buffers of `size` rows, with positions to look at the density at, and their number. On
+    a mesh states stay divided by chains, and so does the record, unless every process needs all.
+    """
     shapes = jax.eval_shape(_record, sampler, key, state)[1]
     buffers = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
 
@@ -182,18 +217,23 @@ def _advance(
 
     carry = jax.lax.while_loop(goes_on, iterate, (jnp.zeros_like(count), state, buffers))
     count, state, (positions, stats, learning) = carry
+    state = placed(mesh, sampler, key, shapes[0], state)
     parameters = jax.vmap(jax.vmap(target.constrain))(positions)
     named = dict(zip(parameter_names(parameters), jax.tree.leaves(parameters), strict=True))
     if moments is not None:
         streamed = {name: named[name] for name in moments.mean}
-        moments = jax.lax.fori_loop(
+        observed: Moments = jax.lax.fori_loop(
             0,
             count,
             lambda i, moments: observe(moments, {name: x[i] for name, x in streamed.items()}),
             moments,
         )
+        by_chain = constrained(mesh, observed[1:], None if is_gathered else 0)
+        moments = Moments(constrained(mesh, observed.num_draws, None), *by_chain)
     kept = {name: named[name] for name in keep}
-    seen = None if "lp" in stats else positions[::DENSITY_EVERY]
+    seen = None if "lp" in stats else constrained(mesh, positions[::DENSITY_EVERY], 1)
+    kept, stats = constrained(mesh, (kept, stats), None if is_gathered else 1)
+    learning, count = constrained(mesh, (learning, count), None)
     return state, moments, Record(kept, stats, learning), seen, count
 
 
@@ -201,9 +241,16 @@ def _is_settled(sampler: Sampler, state: Any) -> Flag:
     return jnp.array(False) if sampler.is_settled is None else sampler.is_settled(state)
 
 
-@jax.jit
+@partial(jax.jit, static_argnames=("mesh", "is_gathered"))
 def _look(
-    target: AnyTarget, key: PRNGKey, positions: Array, start: Array, count: Array
+    target: AnyTarget,
+    key: PRNGKey,
+    positions: Array,
+    start: Array,
+    count: Array,
+    *,
+    mesh: Mesh | None,
+    is_gathered: bool,
 ) -> Bool[Array, "looks chains"]:
     """Whether the density is finite at every so manieth of `count` positions. A program of its own,
     because both phases share it."""
@@ -214,7 +261,8 @@ def _look(
         return looks.at[i].set(finite(target, batch_key, positions[i]))
 
     num_looks = (count - 1) // DENSITY_EVERY + 1
-    return jax.lax.fori_loop(0, num_looks, look, jnp.ones(positions.shape[:2], bool))
+    looks = jax.lax.fori_loop(0, num_looks, look, jnp.ones(positions.shape[:2], bool))
+    return constrained(mesh, looks, None if is_gathered else 1)
 
 
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
@@ -233,6 +281,7 @@ def _run(
     until: int,
     sink: Sink,
     bar: Progress,
+    mesh: Mesh | None,
 ) -> Here:
     """Runs a phase to its end: iteration `until`, or where the sampler has settled."""
     if here.iteration == until:
@@ -243,33 +292,39 @@ def _run(
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
     window = found(Window, target)
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
+    is_gathered = jax.process_count() > 1 and not sink.is_local
+    places: dict[str, Any] = {"mesh": mesh, "is_gathered": is_gathered}
     while here.iteration < until:
         first, begun = here.iteration, time.perf_counter()
         sampler, target = turned((sampler, target), window, first)
-        count = min(most, until - first, math.inf if window is None else window.left(first))
-        state, moments, record, seen, done = jax.block_until_ready(
-            _advance(
-                sampler,
-                target,
-                run_key,
-                here.state,
-                here.moments,
-                first,
-                count,
-                size=size,
-                keep=plan.keep,
+        left = until - first if window is None else min(until - first, window.left(first))
+        count = agreed(min(most, left))
+        with limited():
+            state, moments, record, seen, done = jax.block_until_ready(
+                _advance(
+                    sampler,
+                    target,
+                    run_key,
+                    here.state,
+                    here.moments,
+                    first,
+                    count,
+                    size=size,
+                    keep=plan.keep,
+                    **places,
+                )
             )
-        )
+            looks = None if seen is None else _look(target, look_key, seen, first, done, **places)
+            looks = None if looks is None else held(looks)
         iterations = int(done)
         if not iterations:
             break  # it has settled
         here = Here(first + iterations, here.is_frozen, state, moments)
-        looks = None if seen is None else _look(target, look_key, seen, first, done)
-        record = jax.tree.map(lambda leaf, end=iterations: np.asarray(leaf)[:end], record)
+        record = jax.tree.map(lambda leaf, end=iterations: held(leaf)[:end], record)
         troubles = Troubles.of(first, record.parameters, record.stats, looks, DENSITY_EVERY)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)
-        if troubles.diverging.times > iterations * plan.num_chains / 2 and not is_alarmed:
+        if troubles.diverging.times > record.stats["diverging"].size / 2 and not is_alarmed:
             is_alarmed = True
             warn(
                 f"more than half of iterations {first} to {here.iteration - 1} diverged; the run "

@@ -6,17 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from arviz_base import dict_to_dataset
+from jax.sharding import Mesh
 from xarray import DataTree
 
 from momentem.checks import check_count, check_instance
+from momentem.meshes import check_mesh
 from momentem.run.diagnostics import warn_of_trouble
 from momentem.run.fingerprints import fingerprints
 from momentem.run.history import History
-from momentem.run.logs import continued, stored_trace, troubles
+from momentem.run.logs import check_plan, check_processes, continued, stored_trace
 from momentem.run.loop import Here, Plan, begin, complete, init
-from momentem.run.store import RunLog, create
+from momentem.run.parts import joined_troubles, open_parts
+from momentem.run.peers import agreed, is_first, least, limited
+from momentem.run.reading import Run
+from momentem.run.store import MANIFEST, RunLog, create, forget_unbegun, part_of
 from momentem.run.trace import as_datatree, attributes
 from momentem.samplers import sghmc_em, tuned_hmc_em
 from momentem.targets.density import parameter_forms
@@ -42,6 +48,8 @@ def sample(
     out: str | os.PathLike[str] | None = None,
     thin: int = 1,
     keep: Sequence[str] | None = None,
+    mesh: Mesh | None = None,
+    resume: bool = False,
 ) -> DataTree:
     """Draws from `target` by `sampler`: warm-up, in which it may learn, then draws with what it
     learnt frozen.
@@ -68,6 +76,10 @@ def sample(
         thin: of the draws, and of warm-up, every `thin`-th is kept; divergences of all are counted.
         keep: names of the parameters whose draws are kept; of the others, mean and variance per
             chain are in the groups `posterior_mean` and `posterior_variance`. None keeps all.
+        mesh: devices to divide chains over, from `momentem.mesh()`, which has those of all
+            processes; None is one device.
+        resume: go on with the run in `out` if there is one, as `momentem.resume` does. So the same
+            script starts a run, and starts it again after a crash.
 
     Returns:
         A DataTree in ArviZ's schema, with an `em` group if anything was learnt. With `out`, its
@@ -93,29 +105,44 @@ def sample(
         raise ValueError(f"thin must be at most num_draws = {num_draws}, got {thin}")
     if out is not None and not isinstance(out, str | os.PathLike):
         raise TypeError(f"out must be a path, got {out!r} of type {type(out).__name__}")
+    if resume and out is None:
+        raise ValueError("resume needs the folder of a run, got out=None; name one")
+    check_mesh(mesh, num_chains)
     kept = _kept(list(forms), keep)
     streamed = tuple(name for name in forms if name not in kept)
     sizes = (int(num_draws), int(num_warmup), int(num_chains), int(seed), int(thin))
     plan = Plan(*sizes, kept, streamed, dims, coords)
 
+    if out is not None:
+        check_processes(Path(out))
+    if out is not None and resume:
+        # all processes, or none: those that were killed before the manifest have nothing to go on
+        if least((part_of(Path(out)) / MANIFEST).is_file()):
+            check_plan(Path(out), plan)
+            log = continued(out, target, moving, plan.num_draws, progress, mesh)
+            return _logged(Path(out), log)
+        forget_unbegun(part_of(Path(out)))
+
     begun = time.perf_counter()
     starts_key, init_key, run_key, _ = begin(plan.seed)
-    if positions is None:
-        where = starts(starts_key, target, num_chains, spread)
-    else:
-        where = given_starts(target, positions, num_chains)
-    here = Here(0, False, init(moving, init_key, where), None)
+    with limited():
+        if positions is None:
+            where = starts(starts_key, target, num_chains, spread)
+        else:
+            where = given_starts(target, positions, num_chains)
+        state = jax.block_until_ready(init(moving, init_key, where, mesh=mesh))
+    here = Here(0, False, state, None)
     if out is not None:
         hashes = fingerprints(target, moving, run_key, here.state)
-        log = create(Path(out), plan, forms, hashes, here)
+        log = create(Path(out), plan, forms, hashes, here, mesh)
         try:
-            complete(target, moving, plan, here, log, progress)
+            complete(target, moving, plan, here, log, progress, mesh)
         finally:
             log.close()
-        return _logged(log)
+        return _logged(Path(out), log)
 
     history = History(plan, here)
-    is_whole = complete(target, moving, plan, here, history, progress)
+    is_whole = complete(target, moving, plan, here, history, progress, mesh)
     if not history.here.iteration:
         raise KeyboardInterrupt("interrupted before the first draw")
     seconds, iterations = time.perf_counter() - begun, history.here.iteration
@@ -124,7 +151,8 @@ def sample(
     final = {name: np.asarray(array) for name, array in learnt.items()}
     moments = history.here.moments
     trace = as_datatree(plan, history.groups(), history.learning, final, moments, attrs)
-    warn_of_trouble(trace, *history.troubles)
+    if is_first():
+        warn_of_trouble(trace, *history.troubles)
     return trace
 
 
@@ -134,6 +162,7 @@ def resume(
     sampler: Sampler | None = None,
     num_draws: int | None = None,
     progress: bool = True,
+    mesh: Mesh | None = None,
 ) -> DataTree:
     """Goes on with a run that was killed, interrupted, or is to have more draws.
 
@@ -146,6 +175,7 @@ def resume(
         sampler: as given to `sample`.
         num_draws: draws per chain in all; None is as many as were asked for.
         progress: show a progress bar.
+        mesh: as given to `sample`.
 
     Returns:
         A DataTree as `sample(out=…)` returns it.
@@ -162,12 +192,18 @@ def resume(
         >>> del trace; folder.cleanup()
     """
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
-    return _logged(continued(folder, target, _chosen(target, sampler), num_draws, progress))
+    log = continued(folder, target, _chosen(target, sampler), num_draws, progress, mesh)
+    return _logged(Path(folder), log)
 
 
-def _logged(log: RunLog) -> DataTree:
-    trace = stored_trace(log.plan, log.segments, is_cut=False)
-    warn_of_trouble(trace, *troubles(log.segments))
+def _logged(folder: Path, log: RunLog) -> DataTree:
+    runs = [Run(log.folder, {}, log.plan, log.segments, None)]
+    if jax.process_count() > 1:
+        agreed(0)  # the others' last segments are there, too
+        runs, _ = open_parts(folder)
+    trace = stored_trace(runs, is_cut=False)
+    if is_first():
+        warn_of_trouble(trace, *joined_troubles(runs))
     return trace
 
 

@@ -10,20 +10,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from momentem.meshes import by_chain, held, whole
 from momentem.moments import Moments
 from momentem.run.loop import Plan
 from momentem.run.segments import Segment, SegmentError
 
-__all__ = ["restored", "restored_moments", "stored_moments", "stored_state"]
+__all__ = ["placed_moments", "restored", "restored_moments", "stored_moments", "stored_state"]
 
 
 def stored_moments(moments: Moments) -> dict[str, np.ndarray]:
     """Moments as named arrays."""
-    arrays = {"moments.num_draws": np.asarray(moments.num_draws)}
+    arrays = {"moments.num_draws": held(moments.num_draws)}
     for name in moments.mean:
-        arrays[f"moments.mean.{name}"] = np.asarray(moments.mean[name])
-        arrays[f"moments.variance.{name}"] = np.asarray(moments.variance[name])
+        arrays[f"moments.mean.{name}"] = held(moments.mean[name])
+        arrays[f"moments.variance.{name}"] = held(moments.variance[name])
     return arrays
 
 
@@ -39,18 +41,18 @@ def _is_key(leaf: Any) -> bool:
     return jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
 
 
-def _raw(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+def _numbers(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def stored_state(state: Any) -> dict[str, np.ndarray]:
     """A state as named arrays; of keys, their data."""
-    return {name: _raw(leaf) for name, leaf in _state_names(state)}
+    return {name: held(_numbers(leaf)) for name, leaf in _state_names(state)}
 
 
 def restored(segment: Segment, like: Any) -> Any:
-    """The state at the end of a segment, in the tree of another that gives structure, shapes and
-    dtypes."""
+    """The state at the end of a segment, in the tree of another that gives structure, shapes,
+    dtypes and places."""
     named = _state_names(like)
     stored = {name for name in segment.forms if name.startswith("state.")}
     if strangers := sorted(stored.symmetric_difference(name for name, _ in named)):
@@ -60,13 +62,14 @@ def restored(segment: Segment, like: Any) -> Any:
         )
     leaves = []
     for name, leaf in named:
-        raw = _raw(leaf)
+        numbers = _numbers(leaf)
+        raw = held(numbers)
         if segment.forms[name] != (raw.dtype.name, raw.shape):
             raise SegmentError(
                 f"segment {segment.path.name} must hold {name} as {raw.dtype.name}{raw.shape}, has "
                 f"{segment.forms[name]}"
             )
-        array = jnp.asarray(segment.read(name))
+        array = whole(segment.read(name), numbers.sharding, numbers.shape)
         is_key = _is_key(leaf)
         leaves.append(
             jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key else array
@@ -75,7 +78,7 @@ def restored(segment: Segment, like: Any) -> Any:
 
 
 def restored_moments(plan: Plan, segment: Segment) -> Moments | None:
-    """The moments at the end of a segment; none in warm-up."""
+    """The moments at the end of a segment, of the chains in it; none in warm-up."""
     if "moments.num_draws" not in segment.forms:
         return None
     mean, variance = (
@@ -83,3 +86,18 @@ def restored_moments(plan: Plan, segment: Segment) -> Moments | None:
         for kind in ("mean", "variance")
     )
     return Moments(jnp.asarray(segment.read("moments.num_draws")), mean, variance)
+
+
+def placed_moments(moments: Moments | None, num_chains: int, mesh: Mesh | None) -> Moments | None:
+    """The moments of all chains of which this process has its own, for a run on a mesh."""
+    if moments is None or mesh is None:
+        return moments
+    num_draws, *by_name = moments
+    mean, variance = (
+        {
+            name: whole(np.asarray(x), by_chain(mesh), (num_chains, *x.shape[1:]))
+            for name, x in arrays.items()
+        }
+        for arrays in by_name
+    )
+    return Moments(num_draws, mean, variance)

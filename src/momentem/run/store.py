@@ -6,6 +6,9 @@
     00000001-<sha256>.safetensors      draws, statistics, learning, and the state after them
     …
 
+Where there are several processes, each has a log of its own in a folder process-<i>, with the
+chains that it holds, and all publish at the same iterations.
+
 The newest whole segment is the truth: there is no counter that could disagree with it. Leaves of a
 state are stored by number and path; their tree is rebuilt from the sampler.
 (docs/decisions/0009-run-log.md)
@@ -23,25 +26,55 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from momentem.meshes import held_chains
 from momentem.run.history import as_rows, thinned
 from momentem.run.loop import Chunk, Here, Plan
-from momentem.run.segments import TEMPORARY, Segment, check_name, publish, write_segment
+from momentem.run.peers import agreed
+from momentem.run.segments import TEMPORARY, Segment, check_name, listed, publish, write_segment
 from momentem.run.states import stored_moments, stored_state
 from momentem.run.troubles import Troubles
 
-__all__ = ["FORMAT", "MANIFEST", "RunLog", "create", "layout", "lock"]
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "PART",
+    "RunLog",
+    "create",
+    "forget_unbegun",
+    "layout",
+    "lock",
+    "part_of",
+]
 
 SEGMENT_SECONDS = 10.0  # a kill costs at most so much,
 SEGMENT_BYTES = 2**24  # and memory grows by no more than some of these
 FORMAT = 1
 MANIFEST = "manifest.json"
+PART = "process-"
 
 
-def layout() -> dict[str, Any]:
+def part_of(folder: Path) -> Path:
+    """The folder of this process's own log: the whole one, if there is no other process."""
+    return folder if jax.process_count() == 1 else folder / f"{PART}{jax.process_index()}"
+
+
+def forget_unbegun(folder: Path) -> None:
+    """Clears the log of a run that ended before its first iteration, if that is what is there."""
+    if not folder.is_dir() or len(segments := listed(folder)) > 1:
+        return
+    descriptor = lock(folder)
+    for path in (folder / MANIFEST, folder / TEMPORARY, *segments):
+        path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def layout(mesh: Mesh | None) -> dict[str, Any]:
     """What bits depend on besides model, data and sampler."""
     import momentem
 
+    grid = {} if mesh is None else {"mesh": dict(mesh.shape), "processes": jax.process_count()}
     return {
         "momentem": momentem.__version__,
         "jax": jax.__version__,
@@ -50,13 +83,20 @@ def layout() -> dict[str, Any]:
         "x64": bool(jax.config.read("jax_enable_x64")),
         "platform": jax.default_backend(),
         "num_devices": jax.device_count(),
+        **grid,
     }
 
 
 def create(
-    folder: Path, plan: Plan, forms: Mapping[str, Any], hashes: Mapping[str, str], here: Here
+    folder: Path,
+    plan: Plan,
+    forms: Mapping[str, Any],
+    hashes: Mapping[str, str],
+    here: Here,
+    mesh: Mesh | None,
 ) -> "RunLog":
-    """Starts a log: the sampler's first state, then the manifest.
+    """Starts a log, of the chains that this process holds: the sampler's first state, then the
+    manifest.
 
     Args:
         folder: new or empty.
@@ -64,12 +104,17 @@ def create(
         forms: shape and dtype of every parameter.
         hashes: of what it is made from.
         here: where it starts.
+        mesh: what it runs on.
     """
     for name in (*plan.keep, *plan.streamed):
         check_name(name)
+    chains = held_chains(mesh, plan.num_chains)
+    part = {"chains": [chains.start, chains.stop, plan.num_chains]}
+    plan, folder = plan._replace(num_chains=len(chains)), part_of(folder)
     manifest = {
         "format": FORMAT,
-        **layout(),
+        **layout(mesh),
+        **(part if jax.process_count() > 1 else {}),
         "num_chains": plan.num_chains,
         "seed": plan.seed,
         "num_warmup": plan.num_warmup,
@@ -149,6 +194,8 @@ def lock(folder: Path) -> int:
 class RunLog:
     """The writing end of a run log."""
 
+    is_local = True
+
     def __init__(
         self,
         folder: Path,
@@ -183,7 +230,7 @@ class RunLog:
         self._pending.append(chunk._replace(record=record))
         self._size += sum(array.nbytes for array in arrays)
         is_due = time.perf_counter() - self._published >= SEGMENT_SECONDS
-        if is_due or self._size >= SEGMENT_BYTES:
+        if agreed(is_due or self._size >= SEGMENT_BYTES):
             self.publish()
 
     def end_phase(self) -> None:
@@ -204,12 +251,17 @@ class RunLog:
         self._published = time.perf_counter()
 
     def close(self) -> None:
-        """Publishes what is left, and lets go of the folder."""
+        """Publishes what is left, and lets go of the folder. Of several processes, one that was
+        stopped publishes nothing: the others would have no segment that ends there."""
         try:
             self._writer.shutdown()
             error = self._writing.exception() if self._writing else None
-            if error is None and self._pending:
-                self._write(self._pending, self._pending[-1].here)
+            end = self.plan.num_warmup + self.plan.num_draws
+            pending = self._pending
+            if jax.process_count() > 1 and pending and pending[-1].here.iteration < end:
+                pending = []
+            if error is None and pending:
+                self._write(pending, pending[-1].here)
             elif error is not None and not self._is_told:  # Ctrl-C came while it failed
                 raise error
         finally:

@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_instance
 from momentem.targets.minibatch import NoisyGradient, StochasticTarget
-from momentem.targets.starts import check_start
+from momentem.targets.starts import check_start, value_and_gradient
 from momentem.targets.streams import check_whole
 from momentem.types import Static, Vector
 
@@ -53,10 +53,10 @@ def control_variate(target: StochasticTarget, reference: Any = None) -> Stochast
     return target._replace(noisy_gradient=controlled, initial=where)
 
 
-@jax.jit
 def anchored(target: Any, position: Vector, follows: Static) -> Anchor:
     """An anchor at `position`, from all data."""
-    return Anchor(position, *jax.value_and_grad(target.logdensity)(position), follows)
+    value, gradient = value_and_gradient(target, position)
+    return Anchor(position, value, gradient, follows)
 
 
 def _controlled_gradient(
@@ -82,8 +82,12 @@ def mode(target: Any) -> Any:
         target: any target of moderate dimension.
     """
     check_whole(target)
-    found = jax.jit(lambda start: minimize(lambda x: -target.logdensity(x), start, method="BFGS"))
-    position = found(target.initial).x
+    position = _mode(target, target.initial)
     if not bool(jnp.isfinite(target.logdensity(position))):
         raise ValueError("the mode was not found from `initial`: give the reference yourself")
     return target.constrain(position)
+
+
+@jax.jit
+def _mode(target: Any, start: Vector) -> Vector:
+    return minimize(lambda x: -target.logdensity(x), start, method="BFGS").x

@@ -169,7 +169,11 @@ def _noisy_gradient(
 
     halves = jax.vmap(jax.value_and_grad(scaled_log_likelihood), in_axes=(None, 0))
     values, gradients = halves(position, jax.vmap(lambda b: read(rows, b, half.value))(batch))
-    likelihood = of_halves(values, gradients)
+    return with_prior(log_prior, position, of_halves(values, gradients))
+
+
+def with_prior(log_prior: Callable, position: Vector, likelihood: NoisyGradient) -> NoisyGradient:
+    """The estimate of a posterior from that of its likelihood."""
     prior, prior_gradient = jax.value_and_grad(log_prior)(position)
     return likelihood._replace(
         gradient=prior_gradient + likelihood.gradient, logdensity=prior + likelihood.logdensity

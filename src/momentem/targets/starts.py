@@ -77,7 +77,8 @@ def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:
 
 
 @jax.jit
-def _value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Vector]:
+def value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Vector]:
+    """The log density and its gradient, with the target's data as arguments of the program."""
     return jax.value_and_grad(target.logdensity)(position)
 
 
@@ -126,7 +127,7 @@ def _check_support(target: AnyTarget, chain: int, given: Any, vector: Vector) ->
 def check_start(target: AnyTarget, position: Vector) -> None:
     """Refuses a position where the density or its gradient is not finite, naming the parameter and
     its value."""
-    value, gradient = _value_and_gradient(target, position)
+    value, gradient = value_and_gradient(target, position)
     if np.isfinite(value) and np.isfinite(gradient).all():
         return
     parameters = _sampled(target, target.constrain(position))

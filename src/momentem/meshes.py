@@ -1,0 +1,160 @@
+"""Devices as a grid, chains by data: where the arrays of a run are.
+
+    chains    the leading axis of states and draws: a device moves its own chains
+    data      the leading axis of rows: a device adds up the terms of its own rows
+
+Programs are written for one device. JAX divides them by where their arrays are, and a sum along a
+divided axis becomes a collective: of log likelihoods over data, of an M-step's statistics over
+chains. There is no second code path, and no gradient is summed by hand: inside `shard_map` that
+would count it once per device, because JAX sums it there already.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from momentem.checks import check_count, check_instance
+from momentem.types import Sampler
+
+__all__ = [
+    "by_chain",
+    "check_mesh",
+    "constrained",
+    "held",
+    "held_chains",
+    "mesh",
+    "placed",
+    "spread_rows",
+    "whole",
+]
+
+AXES = ("chains", "data")
+
+
+def mesh(chains: int | None = None, data: int = 1) -> Mesh:
+    """All devices there are, of all processes, as a grid: chains are divided over one axis, data
+    over the other.
+
+    Args:
+        chains: devices along the axis of chains; None is all devices over `data`.
+        data: devices along the axis of data.
+
+    Returns:
+        What `momentem.sample` and `momentem.dataset` take as `mesh`.
+
+    Examples:
+        >>> import momentem as mt
+        >>> dict(mt.mesh().shape)
+        {'chains': 1, 'data': 1}
+    """
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    check_count(1, data=data)
+    if chains is not None:
+        check_count(1, chains=chains)
+    chains = len(devices) // data if chains is None else chains
+    if chains * data != len(devices):
+        raise ValueError(
+            f"chains x data must be the number of devices, {len(devices)}, got {chains} x {data}; "
+            "choose numbers that divide it, or start as many devices"
+        )
+    grid = np.empty(len(devices), object)
+    grid[:] = devices
+    return Mesh(grid.reshape(chains, data), AXES, axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def check_mesh(mesh: Mesh | None, num_chains: int | None = None) -> None:
+    """Refuses what is no grid of all devices, or a number of chains that it cannot divide."""
+    if mesh is None:
+        if jax.process_count() > 1:
+            raise ValueError(
+                f"mesh must be given where there are {jax.process_count()} processes, or each "
+                "would draw the same on its own; give mesh=momentem.mesh()"
+            )
+        return
+    check_instance(Mesh, "build it by momentem.mesh()", mesh=mesh)
+    if mesh.axis_names != AXES or mesh.size != jax.device_count():
+        raise ValueError(
+            f"mesh must have the axes {AXES} and all {jax.device_count()} devices, got "
+            f"{dict(mesh.shape)}; build it by momentem.mesh()"
+        )
+    if num_chains is not None and num_chains % mesh.shape["chains"]:
+        raise ValueError(
+            f"num_chains must be a multiple of the {mesh.shape['chains']} devices along the axis "
+            f"of chains, got {num_chains}; give a multiple, or mesh=momentem.mesh(data=…) with "
+            "fewer devices for chains"
+        )
+
+
+def spread_rows(mesh: Mesh, array: Any) -> jax.Array:
+    """An array of the host with its leading axis, a multiple of the axis of data, divided over
+    devices. Every process must have all of it, and sends its own devices their parts."""
+    host = np.asarray(array)
+    host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def by_chain(mesh: Mesh) -> NamedSharding:
+    """Of arrays with a leading axis of chains."""
+    return NamedSharding(mesh, PartitionSpec("chains"))
+
+
+def constrained(mesh: Mesh | None, tree: Any, axis: int | None) -> Any:
+    """Within a compiled program: arrays whose `axis` is that of chains are divided along it, and
+    whole on every device for None."""
+    if mesh is None:
+        return tree
+    spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "chains")
+    return jax.lax.with_sharding_constraint(tree, NamedSharding(mesh, spec))
+
+
+def placed(mesh: Mesh | None, sampler: Sampler, key: Any, positions: Any, state: Any) -> Any:
+    """Within a compiled program: a sampler's state, divided by chains.
+
+    Which of its arrays have an axis of chains is found by asking for one chain more.
+    """
+    if mesh is None:
+        return state
+    num_chains, dim = positions.shape
+    forms = [jax.ShapeDtypeStruct((n, dim), positions.dtype) for n in (num_chains, num_chains + 1)]
+    like, more = (jax.eval_shape(sampler.init, key, form) for form in forms)
+    return jax.tree.map(
+        lambda leaf, a, b: constrained(mesh, leaf, 0 if a.shape != b.shape else None),
+        state,
+        like,
+        more,
+    )
+
+
+def whole(local: np.ndarray, sharding: Any, shape: tuple[int, ...]) -> jax.Array:
+    """The array of which this process holds `local`, the inverse of `held`."""
+    if not isinstance(sharding, NamedSharding):
+        return jnp.asarray(local)
+    return jax.make_array_from_process_local_data(sharding, local, shape)
+
+
+def held(array: Any) -> np.ndarray:
+    """As much of an array as this process holds: of one that is divided, its own part."""
+    if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    pieces = {
+        tuple(along.start or 0 for along in shard.index): np.asarray(shard.data)
+        for shard in array.addressable_shards
+    }
+    starts = sorted(pieces)
+    axis = next((a for a in range(array.ndim) if starts[0][a] != starts[-1][a]), 0)
+    return np.concatenate([pieces[start] for start in starts], axis)
+
+
+def held_chains(mesh: Mesh | None, num_chains: int) -> range:
+    """The chains whose states this process holds: next to each other, because devices are sorted
+    by process."""
+    if mesh is None:
+        return range(num_chains)
+    here = jax.process_index()
+    rows = [i for i, row in enumerate(mesh.devices) if any(d.process_index == here for d in row)]
+    each = num_chains // mesh.shape["chains"]
+    return range(rows[0] * each, (rows[-1] + 1) * each)
