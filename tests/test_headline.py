@@ -58,6 +58,7 @@ def test_sghmc_with_nothing_set_by_hand_and_control_variates_worth_five_times_th
     assert found[-1] >= 5 * plain[-1]
 
 
+@pytest.mark.validate
 def test_the_noise_must_be_known(posterior):
     """Sabotage: the same mass and step size, and no correction for the gradient noise."""
     honest = mt.m_steps.noise(posterior[0], 0.5)

@@ -55,6 +55,7 @@ def test_posterior_of_the_gaussian_is_exact():
     np.testing.assert_allclose(covariance, problem.covariance, atol=1e-3)
 
 
+@pytest.mark.validate
 def test_seeds_side_by_side_are_what_they_are_alone():
     several = [problems.gaussian(seed, num=100) for seed in (0, 1)]
     samplers = [contender("HMC", problem, SETTINGS) for problem in several]
@@ -65,6 +66,7 @@ def test_seeds_side_by_side_are_what_they_are_alone():
     assert not np.allclose(together[1], alone[1])
 
 
+@pytest.mark.validate
 def test_same_seed_same_table(few, tmp_path):
     one, by_m_step = tables.reproduce("table1", out=tmp_path, seed=1)
     assert tables.reproduce("table1", seed=1) == [one, by_m_step]

@@ -77,7 +77,7 @@ def test_labels_are_the_model_s(model, target):
     assert trace["posterior"]["effect"].dims == ("chain", "draw", "group")
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_a_known_posterior():
     """mean ~ N(0, 2^2), y ~ N(mean, 1): N(sum y / (1/4 + 3), 1 / (1/4 + 3)). Three comparisons at 5
     standard errors raise a false alarm with a chance of 2e-6."""

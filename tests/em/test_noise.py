@@ -234,33 +234,25 @@ def test_control_variates_leave_the_mass_and_enlarge_the_step():
     assert float(learnt[1].step_size) > 2.5 * float(learnt[0].step_size)
 
 
-def test_control_variates_that_follow_the_draws_end_at_the_mode_s():
+def test_control_variates_that_follow_the_draws_end_at_the_mean():
     """From a reference five posterior deviations off."""
     target, _, _ = logistic(2000, 100)
     mean, covariance = posterior_moments(target)
-    far = mean + 5 * np.sqrt(np.diag(covariance))
-    controlled = mt.control_variate(target._replace(initial=jnp.asarray(far)))
-    fixed = mt.control_variate(target, target.constrain(jnp.asarray(far)))
-    noises = {}
-    for name, each in {"follows": controlled, "stays": fixed}.items():
-        sampler = mt.sghmc_em(each)
-        state = sampler.init(jax.random.key(0), jnp.tile(jnp.asarray(far), (32, 1)))
-        state, _ = scan(sampler, state, 150)
-        learnt = sampler.learnt(state)
-        noises[name] = float(learnt.noise.max())
-        if name == "follows":
-            anchor = learnt.anchor
-            value, gradient = jax.value_and_grad(target.logdensity)(anchor.position)
-            np.testing.assert_allclose(anchor.gradient, gradient, rtol=1e-9, atol=1e-9)
-            np.testing.assert_allclose(anchor.value, value, rtol=1e-9)
-            off = (np.asarray(anchor.position) - mean) @ np.linalg.inv(root(covariance))
-            assert np.linalg.norm(off) < 0.5
-            frozen, frozen_state = sampler.freeze(state)
-            _, info = scan(frozen, frozen_state, 300)
-            whitened = (np.asarray(info.chains.position) - mean) @ np.linalg.inv(root(covariance))
-            assert np.abs(whitened.mean(axis=(0, 1))).max() < 0.1
-            assert abs(whitened.std() - 1) < 0.1
-    assert noises["follows"] < 0.3 * noises["stays"]
+    far = jnp.asarray(mean + 5 * np.sqrt(np.diag(covariance)))
+    sampler = mt.sghmc_em(mt.control_variate(target._replace(initial=far)))
+    state, _ = scan(sampler, sampler.init(jax.random.key(0), jnp.tile(far, (32, 1))), 150)
+    anchor = sampler.learnt(state).anchor
+    value, gradient = jax.value_and_grad(target.logdensity)(anchor.position)
+    np.testing.assert_allclose(anchor.gradient, gradient, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(anchor.value, value, rtol=1e-9)
+    off = (np.asarray(anchor.position) - mean) @ np.linalg.inv(root(covariance))
+    assert np.linalg.norm(off) < 0.5
+    assert float(sampler.learnt(state).step_size) > 0.2  # without them 0.07
+    frozen, frozen_state = sampler.freeze(state)
+    _, info = scan(frozen, frozen_state, 300)
+    whitened = (np.asarray(info.chains.position) - mean) @ np.linalg.inv(root(covariance))
+    assert np.abs(whitened.mean(axis=(0, 1))).max() < 0.1
+    assert abs(whitened.std() - 1) < 0.1
 
 
 def test_an_anchor_with_another_place_s_gradient_is_seen():

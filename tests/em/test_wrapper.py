@@ -53,6 +53,7 @@ def test_the_paper_s_m_step_learns_nothing_at_stationarity(name):
     assert learnt_condition(getattr(mt.m_steps, name)(), 1) > 50
 
 
+@pytest.mark.validate
 def test_e_steps_grow_within_a_run():
     sampler = mt.hmc_em(TARGET, 0.15, 3, e_step=mt.e_steps.growing(40))
     trace = mt.sample(TARGET, sampler, num_draws=10, num_warmup=200, positions=STATIONARY)
@@ -142,6 +143,7 @@ def test_an_estimate_that_is_not_positive_definite_is_refused_and_counted():
     assert any("40 of 40 draws diverged" in str(warning.message) for warning in warned)
 
 
+@pytest.mark.validate
 def test_a_low_rank_mass_in_ten_thousand_dimensions_needs_no_square_array():
     dim, rank = 10_000, 10
     target = mt.density(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(dim))

@@ -90,7 +90,7 @@ def unit_momenta(monkeypatch):
 def test_sabotaged_hmc_fails_the_invariance_test(sabotage, monkeypatch):
     sabotage(monkeypatch)
     # the slower steps are for what diverges, and so moves nothing, at the others
-    assert min(p_value(name, slower=slower) for name in TARGETS for slower in (1, 4)) < 1e-5
+    assert any(p_value(name, slower=slower) < 1e-5 for name in TARGETS for slower in (1, 4))
 
 
 def test_a_reused_key_is_caught(monkeypatch):

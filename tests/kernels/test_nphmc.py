@@ -233,7 +233,6 @@ def r3(num_chains=512, time=80.0):
     )
 
 
-@pytest.mark.slow
 def test_keeps_r3():
     """Bias at eps = .1: .006 (maths 5.3), .01 of Var q. All within 5 standard errors of that: a
     false alarm has a chance below 1e-5."""
@@ -258,7 +257,6 @@ def literal(monkeypatch):
     monkeypatch.setattr(module, "generalised_leapfrog", literal_leapfrog)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sabotage", [more_degrees_of_freedom, literal])
 def test_a_broken_leapfrog_is_seen_on_r3(sabotage, monkeypatch):
     """.28 (se .02), and 30 or more with half the paths diverging."""

@@ -108,7 +108,7 @@ def test_the_sgnht_step_is_the_printed_one():
 # kernel is otherwise right (maths 4.4); a false alarm has a chance below 1e-5.
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_printed_sgnht_is_off_where_the_exact_one_is_not():
     """Off by .158 at eps = .05, as at .02 (.162): the error does not vanish with the step size."""
     printed = moments_on_r3(sgnht_printed, NO_NOISE, 0.05)
@@ -118,7 +118,7 @@ def test_printed_sgnht_is_off_where_the_exact_one_is_not():
     assert printed.frob > 3 * exact.frob
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_printed_sgnht_is_right_where_the_mass_is_a_multiple_of_the_identity():
     step_size, num_steps, mass = 0.05, 5, 3 * np.eye(DIM)
     kernel = sgnht_printed(noisy_gaussian(PRECISION, NO_NOISE), num_steps)
@@ -132,7 +132,7 @@ def test_printed_sgnht_is_right_where_the_mass_is_a_multiple_of_the_identity():
 ISOTROPIC = 20 * np.eye(DIM)  # B = eps V / 2 = .5 I at eps = .05
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_printed_sg_nphmc_drifts_away_even_with_the_noise_known():
     """Where anchored SG-NPHMC is within .02 (test_sg_nphmc.py)."""
     found = moments_on_r3(

@@ -316,6 +316,7 @@ def our_draws(target, metric, starts, num_draws):
     return np.asarray(run(sampler.init(jax.random.key(6), starts)).chains.position)
 
 
+@pytest.mark.validate
 def test_agrees_with_blackjax():
     """On moments of the banana, which both integrate in their own way; 5 standard errors of the
     difference, from 128 chains each, over 5 moments: a false alarm in 3e-6 runs."""

@@ -202,7 +202,7 @@ def redraw_both(key, state, learnt):
 # the chains, so that a false alarm has a chance below 1e-5.
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_reaches_r3_without_noise():
     found = moments_on_r3(anchored, NO_NOISE, 0.05, num_chains=512, time=60.0)
     assert found.frob < 0.003 + 5 * found.se, found
@@ -215,7 +215,6 @@ def through_known_noise(make):
     return moments_on_r3(make, ISOTROPIC, 0.05, believed=1.0, num_chains=1024, time=100.0)
 
 
-@pytest.mark.slow
 def test_reaches_r3_through_noise_that_is_known():
     found = through_known_noise(anchored)
     assert found.frob < 0.0126 + 5 * found.se, found
@@ -223,7 +222,6 @@ def test_reaches_r3_through_noise_that_is_known():
     assert found.divergences == 0
 
 
-@pytest.mark.slow
 def test_a_log_density_that_does_not_match_its_gradient_is_seen():
     """L1 - L0 then lacks n.(theta' - theta), of mean (eps^2 / 2) tr(M^-1 V): q/Q settles at -.06
     and not -.02, and the covariance is off by three times as much (.040, not .014)."""
@@ -231,13 +229,12 @@ def test_a_log_density_that_does_not_match_its_gradient_is_seen():
     assert found.xi / DIM < -0.04, found
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_noise_of_another_shape_is_not_absorbed():
     found = moments_on_r3(anchored, ISOTROPIC, 0.05, believed=0.0, num_chains=256, time=60.0)
     assert found.frob - 5 * found.se > 0.25, found
 
 
-@pytest.mark.slow
 def test_the_thermostat_absorbs_noise_shaped_like_the_mass():
     found = moments_on_r3(refreshed(redraw_momentum), LIKE_MASS, 0.05, num_chains=1024, time=25.0)
     assert found.frob < 0.012 + 5 * found.se, found
@@ -245,7 +242,7 @@ def test_the_thermostat_absorbs_noise_shaped_like_the_mass():
     assert abs(found.xi / DIM - ABSORBED) < 0.05 * ABSORBED + 5 * found.xi_se / DIM, found
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_a_thermostat_drawn_anew_absorbs_nothing():
     found = moments_on_r3(refreshed(redraw_both), LIKE_MASS, 0.05, num_chains=1024, time=25.0)
     assert 0.08 < found.frob < 0.16, found

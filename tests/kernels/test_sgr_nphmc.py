@@ -183,6 +183,7 @@ def z_scores(target, metric, draws, believed, eps=0.1, num_chains=512, time=200)
     return difference / errors, difference / scale, int(diverging.sum())
 
 
+@pytest.mark.validate
 def test_law_on_exact_gradients():
     """Bias at eps = .1 below .5 % (maths 7); false alarm 3 x 6e-5 at 4 standard errors."""
     target = noisy_normal([0.0, 0.0])
@@ -279,6 +280,7 @@ def test_logistic_marginals():
         assert (np.abs(per_chain.mean(axis=0) - truth) < 4 * error + 0.01).all()
 
 
+@pytest.mark.validate
 def test_dropping_the_log_determinant_is_caught(monkeypatch):
     real = module.at
 

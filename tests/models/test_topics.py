@@ -256,7 +256,14 @@ def test_stochastic_em_improves_the_start(monkeypatch, is_broken):
 SHORT = {"num_steps": 2, "num_burn_in": 40, "num_draws": 40, "stride": 20, "batch_size": 10}
 
 
-@pytest.mark.parametrize("name", ["sghmc-em", "sg-nphmc-em", "sgr-nphmc"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sghmc-em",
+        pytest.param("sg-nphmc-em", marks=pytest.mark.validate),
+        pytest.param("sgr-nphmc", marks=pytest.mark.validate),
+    ],
+)
 def test_every_kind_of_recipe_runs(name):
     train, _ = some_documents()
     shape = model(12, 3)

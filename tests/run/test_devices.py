@@ -238,6 +238,7 @@ def test_every_process_writes_its_own_chains(two_processes, tmp_path):
             again()
 
 
+@pytest.mark.validate
 def test_a_lost_process_ends_the_launch_and_a_new_one_goes_on(two_processes):
     folder, shas = two_processes
     pids = []

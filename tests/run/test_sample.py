@@ -213,7 +213,7 @@ def test_importing_leaves_jax_s_configuration_alone():
     run_alone("import warnings; warnings.simplefilter('ignore'); " + script)
 
 
-@pytest.mark.slow
+@pytest.mark.validate
 def test_a_million_draws_need_the_memory_of_their_result_and_a_chunk():
     """10^6 draws of 10 numbers are 80 MB (and 8 statistics 53 MB); the run may add a chunk, not a
     copy."""

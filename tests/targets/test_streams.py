@@ -186,7 +186,7 @@ CASES = {
         lambda: regression(
             mt.stream(mt.sources.from_arrays(DATA), 20), batches=mt.with_replacement()
         ),
-        "batches must be None",
+        "batches and mesh must be None",
     ),
     "epoch too short": (
         lambda: mt.stream(mt.sources.from_blocks(pieces, 61), 20).rows(3),

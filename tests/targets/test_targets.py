@@ -103,12 +103,14 @@ def test_simplex_jacobian_gives_the_dirichlet_s_mean():
     np.testing.assert_allclose(mean, concentration / 10, atol=1e-5)
 
 
+BOWL = mt.density(lambda x: -jnp.sum(x**2), jnp.array([1.0, -2.0]))
+
+
 @given(st.integers(0, 1000), st.floats(0, 5))
 def test_starts_lie_within_the_spread(seed, spread):
-    target = mt.density(lambda x: -jnp.sum(x**2), jnp.array([1.0, -2.0]))
-    positions = mt.starts(jax.random.key(seed), target, num_chains=5, spread=spread)
+    positions = mt.starts(jax.random.key(seed), BOWL, num_chains=5, spread=spread)
     assert positions.shape == (5, 2)
-    assert bool((jnp.abs(positions - target.initial[None]) <= spread).all())
+    assert bool((jnp.abs(positions - BOWL.initial[None]) <= spread).all())
 
 
 def test_unusable_starts_are_drawn_again_closer_by():
