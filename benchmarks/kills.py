@@ -67,13 +67,18 @@ def sha(trace):
     return digest.hexdigest()
 
 
-def worker(name, folder):
+def prepare(folder):
+    """Short chunks, a segment after each, and programs that the next process finds compiled."""
     warnings.simplefilter("ignore")
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_compilation_cache_dir", str(Path(folder).parent / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     loop.CHUNK_ITERATIONS, store.SEGMENT_SECONDS = 16, 0.0
+
+
+def worker(name, folder):
+    prepare(folder)
     extend = store.RunLog.extend
 
     def told(self, chunk):

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import momentem as mt
-from kills import log_likelihood, log_prior, sha
-from momentem.run import loop, store
+from kills import log_likelihood, log_prior, prepare, sha
+from momentem.run import store
 
 NUM_WARMUP, NUM_DRAWS, NUM_CHAINS = 60, 100, 4
 STUCK = "LOST_PEERS_STUCK"  # seconds that process 1 sleeps for at a draw
@@ -45,12 +44,7 @@ def gradients(target):
 
 
 def worker(folder):
-    warnings.simplefilter("ignore")
-    jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", str(Path(folder).parent / "programs"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    loop.CHUNK_ITERATIONS, store.SEGMENT_SECONDS = 16, 0.0
+    prepare(folder)
     here, extend = jax.process_index(), store.RunLog.extend
 
     def told(self, chunk):
