@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zarr
 
 import momentem as mt
 from momentem.nodes import found
@@ -27,6 +28,11 @@ def pieces(epoch):
         yield {"x": X[rows], "y": Y[rows]}
 
 
+def zarrs(folder):
+    group = zarr.open_group(folder, mode="w")
+    return {name: group.create_array(name, data=rows, chunks="auto") for name, rows in DATA.items()}
+
+
 @pytest.fixture
 def sources(tmp_path):
     for part in range(3):
@@ -35,12 +41,13 @@ def sources(tmp_path):
         pq.write_table(pa.table(columns), tmp_path / f"{part}.parquet", row_group_size=9)
     return {
         "arrays": mt.sources.from_arrays(DATA, page_rows=7),
+        "zarr": mt.sources.from_arrays(zarrs(tmp_path / "zarr"), page_rows=7),
         "parquet": mt.sources.from_parquet(tmp_path, ["x", "y"]),
         "blocks": mt.sources.from_blocks(pieces, NUM_ROWS),
     }
 
 
-@pytest.mark.parametrize("kind", ["arrays", "parquet", "blocks"])
+@pytest.mark.parametrize("kind", ["arrays", "zarr", "parquet", "blocks"])
 def test_each_epoch_has_each_row_once_and_no_two_have_one_order(sources, kind):
     stream = mt.stream(sources[kind], window_rows=20)
     windows = [jax.tree.map(np.asarray, stream.rows(i)) for i in range(6)]
@@ -52,7 +59,7 @@ def test_each_epoch_has_each_row_once_and_no_two_have_one_order(sources, kind):
         np.testing.assert_array_equal(window["x"], X[window["y"]])
 
 
-@pytest.mark.parametrize("kind", ["arrays", "parquet", "blocks"])
+@pytest.mark.parametrize("kind", ["arrays", "zarr", "parquet", "blocks"])
 def test_a_window_is_the_same_whichever_came_before(sources, kind):
     stream, other = (mt.stream(sources[kind], window_rows=23) for _ in range(2))
     in_order = [np.asarray(stream.rows(i)["y"]) for i in range(8)]
