@@ -17,6 +17,7 @@ __all__ = [
     "check_count",
     "check_instance",
     "check_key",
+    "check_numbers",
     "check_positive",
 ]
 
@@ -80,6 +81,22 @@ def check_instance(kind: Any, remedy: str, **values: Any) -> None:
             wanted = getattr(kind, "__name__", "Target")  # a union is of targets
             found = f"{value!r:.80} of type {type(value).__name__}"
             raise TypeError(f"{name} must be a {wanted}, got {found}; {remedy}")
+
+
+def check_numbers(name: str, rows: np.ndarray, first: int = 0) -> None:
+    """Refuses rows of anything but finite numbers, and names the first that is not, counted from
+    `first`."""
+    if rows.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold numbers, got dtype {rows.dtype}")
+    if rows.dtype.kind != "f":
+        return
+    with np.errstate(all="ignore"):  # the sum tells in one pass; if it overflows, all are looked at
+        is_finite = bool(np.isfinite(rows.sum())) or bool(np.isfinite(rows).all())
+    if not is_finite:
+        at = int(np.argwhere(~np.isfinite(rows))[0][0])
+        raise ValueError(
+            f"{name} must be finite, got {rows[at]} in row {first + at}; drop or impute that row"
+        )
 
 
 def check_key(key: Any) -> None:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jax.tree_util import Partial
 from numpyro.distributions.constraints import Constraint
 
-from momentem.checks import check_callable, check_count
+from momentem.checks import check_callable, check_count, check_numbers
 from momentem.meshes import check_mesh, spread_rows
 from momentem.targets.density import Parameters, Target, as_parameters, check_scalar, unconstrained
 from momentem.targets.minibatch import Scheme, StochasticTarget, blocks, stochastic
@@ -177,15 +177,9 @@ def _as_rows(data: Any) -> Any:
             array = np.asarray(leaf)
         except ValueError:
             raise TypeError(f"{name} must be an array of numbers, got {leaf!r:.80}") from None
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold numbers, got dtype {array.dtype}")
-        if array.ndim == 0 or len(array) == 0:
+        if array.dtype.kind in "biuf" and (array.ndim == 0 or len(array) == 0):
             raise ValueError(f"{name} must have a row per datum, got shape {array.shape}")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row = int(np.argwhere(~np.isfinite(array))[0][0])
-            raise ValueError(
-                f"{name} must be finite, got {array[row]} in row {row}; drop or impute that row"
-            )
+        check_numbers(name, array)
         counts[name] = len(array)
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{name}: {count}" for name, count in counts.items())

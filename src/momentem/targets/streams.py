@@ -19,7 +19,7 @@ import numpy as np
 from jax.tree_util import Partial, register_pytree_node_class
 from jaxtyping import Array, Int
 
-from momentem.checks import check_count, check_instance
+from momentem.checks import check_count, check_instance, check_numbers
 from momentem.memory import empty_rows, on_device
 from momentem.nodes import found, replaced
 from momentem.targets.minibatch import Scheme, draw_starts, read_block
@@ -129,20 +129,8 @@ def _checked(piece: Piece) -> Any:
     rows = jax.tree.map(lambda leaf: leaf[piece.begin : piece.end], piece.block.read())
     for path, leaf in jax.tree_util.tree_flatten_with_path(rows)[0]:
         name = f"data{jax.tree_util.keystr(path)}"
-        if leaf.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold numbers, got dtype {leaf.dtype}")
-        if leaf.dtype.kind == "f" and not _is_finite(leaf):
-            at = int(np.argwhere(~np.isfinite(leaf))[0][0])
-            row = piece.block.first + piece.begin + at
-            raise ValueError(
-                f"{name} must be finite, got {leaf[at]} in row {row}; drop or impute that row"
-            )
+        check_numbers(name, leaf, first=piece.block.first + piece.begin)
     return rows
-
-
-def _is_finite(leaf: np.ndarray) -> bool:
-    with np.errstate(all="ignore"):  # the sum tells in one pass; if it overflows, all are looked at
-        return bool(np.isfinite(leaf.sum())) or bool(np.isfinite(leaf).all())
 
 
 @register_pytree_node_class
