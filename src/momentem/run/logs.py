@@ -30,7 +30,7 @@ from momentem.run.trace import as_datatree, attributes
 from momentem.targets.minibatch import AnyTarget
 from momentem.types import Sampler
 
-__all__ = ["check_plan", "check_processes", "continued", "load", "stored_trace"]
+__all__ = ["check_processes", "continued", "load", "stored_trace"]
 
 
 def load(folder: str | os.PathLike[str]) -> DataTree:
@@ -80,10 +80,14 @@ def continued(
     num_draws: int | None,
     progress: bool,
     mesh: Mesh | None,
+    plan: Plan | None = None,
 ) -> RunLog:
-    """This process's log of the run in `folder`, run on to its end, or to an interrupt."""
+    """This process's log of the run in `folder`, run on to its end, or to an interrupt; of the run
+    that `plan` asks for, if it is given."""
     check_processes(Path(folder))
     run = open_run(part_of(Path(folder)))
+    if plan is not None:
+        _check_plan(run, plan)
     check_mesh(mesh, num_chains(run))
     if run.fault is not None:
         raise ValueError(
@@ -121,14 +125,13 @@ def continued(
     return log
 
 
-def check_plan(folder: Path, plan: Plan) -> None:
+def _check_plan(run: Run, plan: Plan) -> None:
     """Refuses to go on with a run that was asked for differently, but for its number of draws."""
-    run = open_run(part_of(folder))
     then = run.plan._replace(num_chains=num_chains(run))
     for name in ("num_chains", "num_warmup", "seed", "thin", "keep"):
         if getattr(plan, name) != getattr(then, name):
             raise ValueError(
-                f"{name} must be {getattr(then, name)}, as in the run that {folder} holds, got "
+                f"{name} must be {getattr(then, name)}, as in the run that {run.folder} holds, got "
                 f"{getattr(plan, name)}; give the same, or another folder"
             )
 

@@ -17,7 +17,7 @@ from momentem.meshes import check_mesh
 from momentem.run.diagnostics import warn_of_trouble
 from momentem.run.fingerprints import fingerprints
 from momentem.run.history import History
-from momentem.run.logs import check_plan, check_processes, continued, stored_trace
+from momentem.run.logs import check_processes, continued, stored_trace
 from momentem.run.loop import Here, Plan, begin, complete, init
 from momentem.run.parts import joined_troubles, open_parts
 from momentem.run.peers import agreed, is_first, least, limited
@@ -118,8 +118,7 @@ def sample(
     if out is not None and resume:
         # all processes, or none: those that were killed before the manifest have nothing to go on
         if least((part_of(Path(out)) / MANIFEST).is_file()):
-            check_plan(Path(out), plan)
-            log = continued(out, target, moving, plan.num_draws, progress, mesh)
+            log = continued(out, target, moving, plan.num_draws, progress, mesh, plan)
             return _logged(Path(out), log)
         forget_unbegun(part_of(Path(out)))
 

@@ -93,11 +93,17 @@ def _shuffle_and_wrap(rows: Any, half: int) -> Any:
 def draw_starts(
     key: PRNGKey, shape: tuple[int, ...], num_rows: int, half: int
 ) -> Int[Array, "..."]:
-    """Uniform below num_rows, by the arithmetic of `jax.random.randint`, which draws from three
-    keys what this draws from one: that is a fifth of the time of a step."""
+    """Uniform below num_rows."""
     del half
-    high, low = jax.random.bits(key, (2, *shape), jnp.uint32) % num_rows
-    return ((high * (2**32 % num_rows) + low) % num_rows).astype(int)
+    return below(jax.random.bits(key, (2, *shape), jnp.uint32), num_rows, 2**32 % num_rows)
+
+
+def below(words: Array, size: Any, wrap: Any) -> Int[Array, "..."]:
+    """Uniform below `size` from two words each, where `wrap` is 2^32 mod `size`: the arithmetic of
+    `jax.random.randint`, which draws from three keys what this draws from one: that is a fifth of
+    the time of a step."""
+    high, low = words
+    return ((high % size * wrap + low % size) % size).astype(int)
 
 
 def read_block(rows: Any, start: Array, half: int) -> Any:

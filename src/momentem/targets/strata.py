@@ -25,6 +25,7 @@ from momentem.targets.density import Target
 from momentem.targets.minibatch import (
     NoisyGradient,
     StochasticTarget,
+    below,
     curvature_diagonal,
     of_halves,
     read_block,
@@ -78,10 +79,9 @@ def _draw_starts(
 ) -> Int[Array, "minibatches 2 strata"]:
     """Of so many minibatches, where the block of each half begins in each stratum."""
     counts = _counts(num_rows.value, number.value)
-    shape = (2, how_many.value, 2, number.value)
+    shape = (how_many.value, 2, number.value)
     size, wrap = (np.broadcast_to(n.astype(np.uint32), shape) for n in (counts, 2**32 % counts))
-    high, low = jax.random.bits(key, shape, jnp.uint32) % size  # as in targets/minibatch.py
-    return ((high * wrap[0] + low) % size[0]).astype(int)
+    return below(jax.random.bits(key, (2, *shape), jnp.uint32), size, wrap)
 
 
 def _noisy_gradient(
