@@ -204,6 +204,8 @@ def test_moments_of_what_is_not_kept(tmp_path, small_segments):
     mean, variance = whole.mean("draw"), whole.var("draw", ddof=1)
     np.testing.assert_allclose(plain["posterior_mean"]["x"], mean, rtol=1e-12)
     np.testing.assert_allclose(plain["posterior_variance"]["x"], variance, rtol=1e-12)
+    assert plain["posterior_ess"]["x"].dims == whole.dims[2:]
+    assert np.all(np.isfinite(plain["posterior_ess"]["x"]))
     assert differences(logged, plain) == set()
     last = sorted((tmp_path / "run").glob("*.safetensors"))[-1]
     last.unlink()

@@ -156,7 +156,18 @@ def _convergence_troubles(trace: DataTree) -> list[str]:
                 f"{method} ESS is {ess:.0f} for {name}, below {MIN_ESS_PER_CHAIN} per chain{scope}:"
                 " draw more"
             )
-    return found
+    return found + _streamed_troubles(trace, MIN_ESS_PER_CHAIN * num_chains)
+
+
+def _streamed_troubles(trace: DataTree, wanted: int) -> list[str]:
+    """Of parameters that were not kept. What never moved has no size, and is no trouble here."""
+    if "posterior_ess" not in trace.children:
+        return []
+    name, ess = _worst(trace["posterior_ess"].to_dataset().fillna(np.inf).min(), largest=False)
+    if not ess < wanted:
+        return []
+    least = f"{MIN_ESS_PER_CHAIN} per chain"
+    return [f"ESS is {ess:.0f} for {name}, which is not kept, below {least}: draw more"]
 
 
 def _checked(posterior: Dataset) -> tuple[Dataset, str]:

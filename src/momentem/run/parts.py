@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from momentem.moments import Moments
@@ -111,11 +112,8 @@ def joined_moments(runs: list[Run]) -> Moments | None:
     parts = [moments for moments in found if moments is not None]
     if len(parts) < 2:
         return parts[0] if parts else None
-    mean, variance = (
-        {name: jnp.concatenate([part[kind][name] for part in parts]) for name in parts[0].mean}
-        for kind in (1, 2)
-    )
-    return Moments(parts[0].num_draws, mean, variance)
+    by_kind = jax.tree.map(lambda *of_parts: jnp.concatenate(of_parts), *(x[1:] for x in parts))
+    return Moments(parts[0].num_draws, *by_kind)
 
 
 def joined_troubles(runs: list[Run]) -> tuple[Troubles, Troubles]:

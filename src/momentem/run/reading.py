@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from momentem.moments import NUM_BATCHES
 from momentem.run.lazy import StoredArray
 from momentem.run.loop import Plan
 from momentem.run.segments import Segment, SegmentError, check_name, inspect, listed
@@ -138,8 +139,8 @@ def _expected(
     if is_frozen:
         for name in plan.streamed:
             dtype, shape = manifest["forms"][name]
-            for kind in ("mean", "variance"):
-                expected[f"moments.{kind}.{name}"] = (dtype, (plan.num_chains, *shape))
+            for kind, lead in (("mean", ()), ("variance", ()), ("batches", (NUM_BATCHES,))):
+                expected[f"moments.{kind}.{name}"] = (dtype, (plan.num_chains, *lead, *shape))
     return expected
 
 

@@ -75,7 +75,8 @@ def sample(
             keeps draws in memory.
         thin: of the draws, and of warm-up, every `thin`-th is kept; divergences of all are counted.
         keep: names of the parameters whose draws are kept; of the others, mean and variance per
-            chain are in the groups `posterior_mean` and `posterior_variance`. None keeps all.
+            chain are in the groups `posterior_mean` and `posterior_variance`, the effective sample
+            size of all chains in `posterior_ess`. None keeps all.
         mesh: devices to divide chains over, from `momentem.mesh()`, which has those of all
             processes; None is one device.
         resume: go on with the run in `out` if there is one, as `momentem.resume` does. So the same

@@ -23,9 +23,8 @@ __all__ = ["placed_moments", "restored", "restored_moments", "stored_moments", "
 def stored_moments(moments: Moments) -> dict[str, np.ndarray]:
     """Moments as named arrays."""
     arrays = {"moments.num_draws": held(moments.num_draws)}
-    for name in moments.mean:
-        arrays[f"moments.mean.{name}"] = held(moments.mean[name])
-        arrays[f"moments.variance.{name}"] = held(moments.variance[name])
+    for kind, by_name in zip(Moments._fields[1:], moments[1:], strict=True):
+        arrays |= {f"moments.{kind}.{name}": held(x) for name, x in by_name.items()}
     return arrays
 
 
@@ -81,23 +80,19 @@ def restored_moments(plan: Plan, segment: Segment) -> Moments | None:
     """The moments at the end of a segment, of the chains in it; none in warm-up."""
     if "moments.num_draws" not in segment.forms:
         return None
-    mean, variance = (
+    by_kind = (
         {name: jnp.asarray(segment.read(f"moments.{kind}.{name}")) for name in plan.streamed}
-        for kind in ("mean", "variance")
+        for kind in Moments._fields[1:]
     )
-    return Moments(jnp.asarray(segment.read("moments.num_draws")), mean, variance)
+    return Moments(jnp.asarray(segment.read("moments.num_draws")), *by_kind)
 
 
 def placed_moments(moments: Moments | None, num_chains: int, mesh: Mesh | None) -> Moments | None:
     """The moments of all chains of which this process has its own, for a run on a mesh."""
     if moments is None or mesh is None:
         return moments
-    num_draws, *by_name = moments
-    mean, variance = (
-        {
-            name: whole(np.asarray(x), by_chain(mesh), (num_chains, *x.shape[1:]))
-            for name, x in arrays.items()
-        }
-        for arrays in by_name
+    num_draws, *by_kind = moments
+    placed = jax.tree.map(
+        lambda x: whole(np.asarray(x), by_chain(mesh), (num_chains, *x.shape[1:])), by_kind
     )
-    return Moments(num_draws, mean, variance)
+    return Moments(num_draws, *placed)

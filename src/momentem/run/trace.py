@@ -40,8 +40,10 @@ def as_datatree(
         name: _labelled(arrays, labels if name.endswith("posterior") else {})
         for name, arrays in groups.items()
     }
-    for name, arrays in (moments.groups() if moments is not None else {}).items():
-        datasets[name] = dict_to_dataset(arrays, sample_dims=["chain"], **labels)
+    if moments is not None:
+        for name, arrays in moments.by_chain().items():
+            datasets[name] = dict_to_dataset(arrays, sample_dims=["chain"], **labels)
+        datasets["posterior_ess"] = dict_to_dataset(moments.ess(), sample_dims=[], **labels)
     if learning:
         rows = {name: np.concatenate([piece[name] for piece in learning]) for name in learning[0]}
         em = dict_to_dataset(rows, sample_dims=["m_step"], check_conventions=False)
