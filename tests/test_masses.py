@@ -83,7 +83,7 @@ def test_average_is_of_the_precisions(kind, seed, rate):
 
 def test_low_rank_average_is_exact_where_both_share_their_directions():
     mass, precision = make("low rank", 3)
-    heavier = low_rank_mass(mass.scale, mass.vectors, 4 * mass.eigenvalues)
+    heavier = low_rank_mass(mass.scale, mass.directions.T, 4 * mass.eigenvalues)
     averaged = mass.average(heavier, jnp.asarray(0.25))
     expected = 0.75 * precision + 0.25 * np.asarray(jax.vmap(heavier.velocity)(jnp.eye(DIM)))
     np.testing.assert_allclose(jax.vmap(averaged.velocity)(jnp.eye(DIM)), expected, atol=1e-9)

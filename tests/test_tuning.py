@@ -109,7 +109,7 @@ def test_many_dimensions_get_a_low_rank_mass():
     scales = jnp.asarray(np.exp(np.random.default_rng(1).normal(size=250)))
     target = mt.density(lambda x: -0.5 * jnp.sum((x / scales) ** 2), initial=jnp.zeros(250))
     trace = mt.sample(target, num_draws=500, seed=1)
-    assert trace["em"].to_dataset()["final_vectors"].shape == (250, 20)
+    assert trace["em"].to_dataset()["final_directions"].shape == (20, 250)
     # 250 scores beyond 5: 1.4e-4
     z = z_scores(trace, np.zeros(250), np.asarray(scales) ** 2)
     assert np.abs(z).max() < 5.5

@@ -132,9 +132,7 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
         >>> trace = mt.sample(target, mt.tuned_hmc_em(target), num_draws=200)
     """
     dim, dtype = len(target.initial), target.initial.dtype
-    if mass is None:
-        identity = jnp.asarray(np.eye(dim, min(dim, 200), dtype=dtype))  # no program to compile
-        mass = DenseMass(identity, identity, identity) if dim <= 200 else _low_rank(identity, 20)
+    mass = _identity(dim, dtype) if mass is None else mass
     learnt = Learnt(mass, jnp.asarray(dim**-0.25, dtype), centre=target.initial, path=PATH)
     is_low_rank = isinstance(mass, LowRankMass)
     window = 5 * len(mass.eigenvalues) if is_low_rank else 0
@@ -149,10 +147,14 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
     return tuned(em, acceptance)
 
 
-def _low_rank(identity: Any, rank: int) -> LowRankMass:
-    """The identity, with room for `rank` directions."""
-    vectors = identity[:, :rank]
-    return LowRankMass(jnp.ones_like(vectors[:, 0]), vectors, jnp.ones_like(vectors[0]))
+def _identity(dim: int, dtype: Any) -> Mass:
+    """Dense up to 200 dimensions; above, a diagonal with room for 20 directions. Made by NumPy,
+    which has no program to compile."""
+    if dim <= 200:
+        identity = jnp.asarray(np.eye(dim, dtype=dtype))
+        return DenseMass(identity, identity, identity)
+    parts = np.ones(dim), np.eye(20, dim), np.ones(20)
+    return LowRankMass(*(jnp.asarray(part.astype(dtype)) for part in parts))
 
 
 def sghmc(

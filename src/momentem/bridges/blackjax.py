@@ -80,7 +80,7 @@ def _inverse(mass: Mass) -> Any:
     if isinstance(mass, LowRankMass):
         from blackjax.mcmc.metrics import LowRankInverseMassMatrix
 
-        return LowRankInverseMassMatrix(mass.scale, mass.vectors, mass.eigenvalues)
+        return LowRankInverseMassMatrix(mass.scale, mass.directions.T, mass.eigenvalues)
     return inverse_mass_matrix(mass)
 
 

@@ -85,7 +85,7 @@ def _last(trace: DataTree, group: str) -> Dataset:
 
 def _mass(final: dict[str, Array]) -> Mass:
     if "scale" in final:
-        return low_rank_mass(final["scale"], final["vectors"], final["eigenvalues"])
+        return low_rank_mass(final["scale"], final["directions"].T, final["eigenvalues"])
     if "factor" in final:  # the frame that the noise is given in
         return DenseMass(final["precision"], final["factor"], final["root"])
     return diagonal_mass(final["precision"])
