@@ -11,7 +11,7 @@ from scipy import stats
 
 from momentem.models.topics import TopicModel, evaluation, local, runs, starts
 from momentem.models.topics.corpus import corpus, split_words
-from momentem.models.topics.fit import fit
+from momentem.models.topics.fit import Fit, fit, joined
 from momentem.models.topics.minibatches import draw_tokens, num_tokens, strata
 from momentem.models.topics.model import (
     Blocks,
@@ -387,3 +387,21 @@ def test_saved_and_loaded(tmp_path):
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_chains_are_joined_one_after_the_other():
+    def chain(seed):
+        rng = np.random.default_rng(seed)
+        trace = {"iteration": np.array([20, 30]), "seconds": np.array([2.0, 3.0])}
+        perplexities = {name: rng.random(2) for name in ("single", "average")}
+        samples = rng.random((2, 5, 3)), rng.random((2, 3)), rng.random((2, 3))
+        return Fit(*samples, trace | perplexities, 1 + seed, 0.1)
+
+    first, second = chain(0), chain(1)
+    both = joined([first, second], num_iterations=30)
+    np.testing.assert_array_equal(both.trace["iteration"], [20, 30, 50, 60])
+    np.testing.assert_array_equal(both.trace["seconds"], [2, 3, 5, 6])
+    np.testing.assert_array_equal(both.topics[2:], second.topics)
+    np.testing.assert_array_equal(both.trace["average"][2:], second.trace["average"])
+    np.testing.assert_array_equal(first.trace["iteration"], [20, 30])
+    assert both.num_divergences == 3

@@ -1,4 +1,4 @@
-"""Time per iteration of one chain, and the ratios that do not depend on the machine."""
+"""Time per iteration, and the ratios that do not depend on the machine."""
 
 import time
 from collections.abc import Callable
@@ -18,6 +18,9 @@ __all__ = ["BARE", "compare", "milliseconds"]
 
 BARE = "minibatch gradients alone"
 
+# of one minibatch in a step, where it is more than one
+GRADIENTS = {"SG-NPHMC": 2, "SG-NPHMC-EM": 2, "SGR-NPHMC": 2}
+
 SLOW = (("RHMC", "HMC-EM"), ("SGR-NPHMC", "SG-NPHMC-EM"))
 
 # milliseconds per iteration on the paper's machine
@@ -36,17 +39,19 @@ PAPER = {
 
 
 def milliseconds(
-    problem: Problem, settings: Settings, rounds: int, seconds: float = 0.02
+    problem: Problem, settings: Settings, rounds: int, seconds: float = 0.05, num_chains: int = 1
 ) -> dict[str, list[float]]:
-    """Per iteration, in each round, of every contender and of its gradients alone.
+    """Per iteration of all chains, in each round, of every contender and of its gradients alone.
 
     Args:
         problem: what is sampled.
         settings: of the contenders.
         rounds: how often each takes its turn.
-        seconds: that a turn takes, about.
+        seconds: that a turn takes for each chain, about; E-steps grow, and so a short turn would
+            count M-steps more often than they are.
+        num_chains: side by side.
     """
-    key, start = keys.key(0), jnp.asarray(problem.start)[None]
+    key, start = keys.key(0), jnp.tile(jnp.asarray(problem.start)[None], (num_chains, 1))
     runs: dict[str, Callable[[int], Any]] = {
         BARE: lambda num: bare(problem.noisy, key, start, num, settings.num_steps)
     }
@@ -54,7 +59,7 @@ def milliseconds(
         sampler = contender(name, problem, settings)
         state = sampler.init(key, start)
         runs[name] = lambda num, sampler=sampler, state=state: iterate(sampler, key, state, num)
-    counts = {name: _count(run, seconds) for name, run in runs.items()}
+    counts = {name: _count(run, seconds * num_chains) for name, run in runs.items()}
     turns = {name: lambda name=name: runs[name](counts[name]) for name in runs}
     found = interleaved(turns, rounds)
     return {name: [1e3 * each / counts[name] for each in found[name]] for name in runs}
@@ -68,15 +73,21 @@ def _count(run: Callable[[int], Any], seconds: float) -> int:
     return max(20, round(20 * seconds / (time.perf_counter() - begun)))
 
 
-def compare(problems: dict[str, Problem], settings: Settings, rounds: int) -> Report:
+def compare(
+    problems: dict[str, Problem], settings: Settings, rounds: int, num_chains: int = 1
+) -> Report:
     """Table 3: every contender on every problem.
 
     Args:
         problems: by name.
         settings: of the contenders.
         rounds: how often each takes its turn.
+        num_chains: side by side; the paper's is one.
     """
-    found = {name: milliseconds(each, settings, rounds) for name, each in problems.items()}
+    found = {
+        name: milliseconds(each, settings, rounds, num_chains=num_chains)
+        for name, each in problems.items()
+    }
     rows = []
     for name in (*NAMES, BARE):
         row = [name]
@@ -85,20 +96,29 @@ def compare(problems: dict[str, Problem], settings: Settings, rounds: int) -> Re
             row.append(f"{np.median(times[name]):.3g}")
         plain = PLAIN.get(name.split(",")[0])
         row += [f"{ratio(times, name, plain):.2f}" if plain else "" for times in found.values()]
-        is_noisy = name.startswith("SG")
-        row += [f"{ratio(times, name, BARE):.2f}" if is_noisy else "" for times in found.values()]
+        is_noisy, gradients = name.startswith("SG"), GRADIENTS.get(name.split(",")[0], 1)
+        row += [
+            f"{ratio(times, name, BARE) / gradients:.2f}" if is_noisy else ""
+            for times in found.values()
+        ]
         rows.append(row)
     header = ["sampler"]
     for name in problems:
         header += [f"{name}, paper ms", f"{name}, ms"]
     header += [f"EM / plain, {name}" for name in problems]
-    header += [f"/ gradients, {name}" for name in problems]
+    header += [f"/ its gradients, {name}" for name in problems]
     notes = [
-        f"Medians of {rounds} interleaved rounds, one chain, {settings.num_steps} leapfrogs, "
-        f"{settings.fixed_points} fixed-point iterations, double precision.",
+        f"Medians of {rounds} interleaved rounds, {settings.num_steps} leapfrogs, "
+        f"{settings.fixed_points} fixed-point iterations, double precision; chains side by side: "
+        f"{num_chains}.",
+        "Over its gradients: the time of as many minibatch gradients, two in a step of the "
+        "Nose-Poincare samplers, one in the others'.",
         *_slowness(found),
     ]
-    return Report("table3", "Table 3: milliseconds per iteration", header, rows, notes)
+    name, chains = (
+        ("table3", "") if num_chains == 1 else ("table3-chains", f", {num_chains} chains")
+    )
+    return Report(name, f"Table 3: milliseconds per iteration{chains}", header, rows, notes)
 
 
 def _slowness(found: dict[str, dict[str, list[float]]]) -> list[str]:

@@ -6,7 +6,7 @@ runs a chunk; between chunks draws are taken, perplexity is measured, progress i
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from momentem.models.topics.starts import improve, start, unimproved
 from momentem.run.progress import Progress
 from momentem.types import Vector
 
-__all__ = ["Fit", "fit"]
+__all__ = ["Fit", "fit", "joined"]
 
 CHUNK = 20  # iterations
 
@@ -143,6 +143,26 @@ def fit(
             if label == "sampling" and (done - num_burn_in) % stride < chunk:
                 run.keep(done, state.chains.position[0])
     return run.result()
+
+
+def joined(fits: Sequence[Fit], num_iterations: int) -> Fit:
+    """The samples of several chains, one after the other.
+
+    Args:
+        fits: of the same corpus, from other seeds, measured by one Perplexity.
+        num_iterations: of each.
+    """
+    topics, weights, hyper = (
+        np.concatenate(each) for each in zip(*(one[:3] for one in fits), strict=True)
+    )
+    trace = {name: np.concatenate([one.trace[name] for one in fits]) for name in fits[0].trace}
+    num_samples = [len(one.weights) for one in fits]
+    before = np.cumsum([0.0, *(one.trace["seconds"][-1] for one in fits[:-1])])
+    trace["iteration"] += np.repeat(num_iterations * np.arange(len(fits)), num_samples)
+    trace["seconds"] += np.repeat(before, num_samples)
+    num_divergences = sum(one.num_divergences for one in fits)
+    pace = float(np.median([one.seconds_per_iteration for one in fits]))
+    return Fit(topics, weights, hyper, trace, num_divergences, pace)
 
 
 class _Feed:
