@@ -25,11 +25,11 @@ from jaxtyping import Array, Bool
 
 from momentem import keys
 from momentem.meshes import constrained, held, placed
-from momentem.moments import Moments, observe
 from momentem.nodes import found
 from momentem.run.diagnostics import warn
 from momentem.run.peers import agreed, is_first, limited
 from momentem.run.progress import Progress
+from momentem.run.streamed import Streamed, observe
 from momentem.run.troubles import Troubles
 from momentem.targets.density import parameter_forms, parameter_names
 from momentem.targets.minibatch import AnyTarget, StochasticTarget, one_gradient
@@ -74,7 +74,7 @@ class Here(NamedTuple):
     iteration: int  # how many are done, warm-up included
     is_frozen: bool
     state: Any  # of the sampler
-    moments: Moments | None  # of draws; none in warm-up
+    moments: Streamed | None  # of draws; none in warm-up
 
 
 class Chunk(NamedTuple):
@@ -164,11 +164,11 @@ def complete(
     return False
 
 
-def _fresh_moments(target: AnyTarget, plan: Plan) -> Moments | None:
+def _fresh_moments(target: AnyTarget, plan: Plan) -> Streamed | None:
     if not plan.streamed:
         return None
     forms = parameter_forms(target)
-    return Moments.fresh({name: forms[name] for name in plan.streamed}, plan.num_chains)
+    return Streamed.fresh({name: forms[name] for name in plan.streamed}, plan.num_chains)
 
 
 def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vectors, dict, dict]]:
@@ -189,7 +189,7 @@ def _advance(
     target: AnyTarget,
     key: PRNGKey,
     state: Any,
-    moments: Moments | None,
+    moments: Streamed | None,
     start: Array,
     count: Array,
     *,
@@ -197,7 +197,7 @@ def _advance(
     keep: tuple[str, ...],
     mesh: Mesh | None,
     is_gathered: bool,
-) -> tuple[Any, Moments | None, Record, Array | None, Array]:
+) -> tuple[Any, Streamed | None, Record, Array | None, Array]:
     """`count` iterations from iteration `start`, fewer if the sampler settles, and the record of
     them in buffers of `size` rows, with positions to look at the density at, and their number. On
     a mesh states stay divided by chains, and so does the record, unless every process needs all.
@@ -222,14 +222,14 @@ def _advance(
     named = dict(zip(parameter_names(parameters), jax.tree.leaves(parameters), strict=True))
     if moments is not None:
         streamed = {name: named[name] for name in moments.mean}
-        observed: Moments = jax.lax.fori_loop(
+        observed: Streamed = jax.lax.fori_loop(
             0,
             count,
             lambda i, moments: observe(moments, {name: x[i] for name, x in streamed.items()}),
             moments,
         )
         by_chain = constrained(mesh, observed[1:], None if is_gathered else 0)
-        moments = Moments(constrained(mesh, observed.num_draws, None), *by_chain)
+        moments = Streamed(constrained(mesh, observed.num_draws, None), *by_chain)
     kept = {name: named[name] for name in keep}
     seen = None if "lp" in stats else constrained(mesh, positions[::DENSITY_EVERY], 1)
     kept, stats = constrained(mesh, (kept, stats), None if is_gathered else 1)

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from momentem.moments import Moments
 from momentem.run.lazy import StoredArray, side_by_side
 from momentem.run.reading import Run, groups_of, open_run, troubles_of
 from momentem.run.segments import Segment
 from momentem.run.states import restored_moments
 from momentem.run.store import MANIFEST, PART
+from momentem.run.streamed import Streamed
 from momentem.run.troubles import Trouble, Troubles
 
 __all__ = ["first_chain", "joined_groups", "joined_moments", "joined_troubles", "open_parts"]
@@ -106,14 +106,14 @@ def _forms(groups: dict[str, dict[str, StoredArray]]) -> dict[str, Any]:
     }
 
 
-def joined_moments(runs: list[Run]) -> Moments | None:
+def joined_moments(runs: list[Run]) -> Streamed | None:
     """The moments at the end of a run, of all its chains; none in warm-up."""
     found = [restored_moments(run.plan, run.segments[-1]) for run in runs if run.segments]
     parts = [moments for moments in found if moments is not None]
     if len(parts) < 2:
         return parts[0] if parts else None
     by_kind = jax.tree.map(lambda *of_parts: jnp.concatenate(of_parts), *(x[1:] for x in parts))
-    return Moments(parts[0].num_draws, *by_kind)
+    return Streamed(parts[0].num_draws, *by_kind)
 
 
 def joined_troubles(runs: list[Run]) -> tuple[Troubles, Troubles]:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from momentem.moments import NUM_BATCHES
 from momentem.run.lazy import StoredArray
 from momentem.run.loop import Plan
 from momentem.run.segments import Segment, SegmentError, check_name, inspect, listed
 from momentem.run.store import FORMAT, MANIFEST
+from momentem.run.streamed import NUM_BATCHES
 from momentem.run.troubles import Trouble, Troubles
 
 __all__ = ["Run", "groups_of", "learning_of", "open_run", "troubles_of"]

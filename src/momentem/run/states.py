@@ -13,17 +13,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from momentem.meshes import by_chain, held, whole
-from momentem.moments import Moments
 from momentem.run.loop import Plan
 from momentem.run.segments import Segment, SegmentError
+from momentem.run.streamed import Streamed
 
 __all__ = ["placed_moments", "restored", "restored_moments", "stored_moments", "stored_state"]
 
 
-def stored_moments(moments: Moments) -> dict[str, np.ndarray]:
-    """Moments as named arrays."""
+def stored_moments(moments: Streamed) -> dict[str, np.ndarray]:
+    """Streamed as named arrays."""
     arrays = {"moments.num_draws": held(moments.num_draws)}
-    for kind, by_name in zip(Moments._fields[1:], moments[1:], strict=True):
+    for kind, by_name in zip(Streamed._fields[1:], moments[1:], strict=True):
         arrays |= {f"moments.{kind}.{name}": held(x) for name, x in by_name.items()}
     return arrays
 
@@ -76,18 +76,18 @@ def restored(segment: Segment, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def restored_moments(plan: Plan, segment: Segment) -> Moments | None:
+def restored_moments(plan: Plan, segment: Segment) -> Streamed | None:
     """The moments at the end of a segment, of the chains in it; none in warm-up."""
     if "moments.num_draws" not in segment.forms:
         return None
     by_kind = (
         {name: jnp.asarray(segment.read(f"moments.{kind}.{name}")) for name in plan.streamed}
-        for kind in Moments._fields[1:]
+        for kind in Streamed._fields[1:]
     )
-    return Moments(jnp.asarray(segment.read("moments.num_draws")), *by_kind)
+    return Streamed(jnp.asarray(segment.read("moments.num_draws")), *by_kind)
 
 
-def placed_moments(moments: Moments | None, num_chains: int, mesh: Mesh | None) -> Moments | None:
+def placed_moments(moments: Streamed | None, num_chains: int, mesh: Mesh | None) -> Streamed | None:
     """The moments of all chains of which this process has its own, for a run on a mesh."""
     if moments is None or mesh is None:
         return moments
@@ -95,4 +95,4 @@ def placed_moments(moments: Moments | None, num_chains: int, mesh: Mesh | None) 
     placed = jax.tree.map(
         lambda x: whole(np.asarray(x), by_chain(mesh), (num_chains, *x.shape[1:])), by_kind
     )
-    return Moments(num_draws, *placed)
+    return Streamed(num_draws, *placed)

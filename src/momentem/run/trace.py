@@ -9,9 +9,9 @@ from arviz_base import dict_to_dataset
 from xarray import Dataset, DataTree
 from xarray.core.indexing import LazilyIndexedArray
 
-from momentem.moments import Moments
 from momentem.run.lazy import StoredArray
 from momentem.run.loop import Plan
+from momentem.run.streamed import Streamed
 from momentem.run.troubles import Troubles
 
 __all__ = ["as_datatree", "attributes"]
@@ -22,7 +22,7 @@ def as_datatree(
     groups: Mapping[str, Mapping[str, Any]],
     learning: list[dict[str, np.ndarray]],
     final: Mapping[str, np.ndarray],
-    moments: Moments | None,
+    moments: Streamed | None,
     attrs: Mapping[str, Any],
 ) -> DataTree:
     """The trace of a run.

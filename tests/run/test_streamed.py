@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from momentem import moments
-from momentem.moments import NUM_BATCHES, Moments, observe
+from momentem.run import streamed
+from momentem.run.streamed import NUM_BATCHES, Streamed, observe
 
 NUM_CHAINS = 64
 
@@ -17,7 +17,7 @@ def _after(draws, before):
 
 
 def _fresh(form):
-    return Moments.fresh({"x": form}, NUM_CHAINS)
+    return Streamed.fresh({"x": form}, NUM_CHAINS)
 
 
 @pytest.mark.parametrize("num_draws", [1, 5, NUM_BATCHES, NUM_BATCHES + 1, 2 * NUM_BATCHES, 777])
@@ -50,7 +50,7 @@ def test_effective_sample_size_of_an_autoregression(correlation):
     "broken", [lambda batches: batches, lambda batches: jnp.repeat(batches[:, :16], 2, axis=1)]
 )
 def test_sabotaged_batches_are_seen(monkeypatch, broken):
-    monkeypatch.setattr(moments, "_merged", broken)
+    monkeypatch.setattr(streamed, "_merged", broken)
     jax.clear_caches()
     with pytest.raises(AssertionError):
         _check_size(0.9)
