@@ -69,11 +69,18 @@ def _seed(seed: Array) -> Array:
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.stack(_hashed(key, shape), axis=-1)
+    return _once(jnp.stack(_hashed(key, shape), axis=-1))
 
 
 def _fold_in(key: Array, data: Any) -> Array:
-    return jnp.stack(_threefry(key, jnp.zeros_like(data, np.uint32), data.astype(np.uint32)))
+    words = _threefry(key, jnp.zeros_like(data, np.uint32), data.astype(np.uint32))
+    return _once(jnp.stack(words))
+
+
+def _once(key: Array) -> Array:
+    """The key as a result to be stored: else its hash is compiled again into all that uses it, a
+    tenth of the default sampler's compilation."""
+    return jax.lax.optimization_barrier(key)
 
 
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
