@@ -39,7 +39,7 @@ PAPER = {
 
 
 def milliseconds(
-    problem: Problem, settings: Settings, rounds: int, seconds: float = 0.05, num_chains: int = 1
+    problem: Problem, settings: Settings, rounds: int, seconds: float = 0.02, num_chains: int = 1
 ) -> dict[str, list[float]]:
     """Per iteration of all chains, in each round, of every contender and of its gradients alone.
 
@@ -47,8 +47,7 @@ def milliseconds(
         problem: what is sampled.
         settings: of the contenders.
         rounds: how often each takes its turn.
-        seconds: that a turn takes for each chain, about; E-steps grow, and so a short turn would
-            count M-steps more often than they are.
+        seconds: that a turn takes, about.
         num_chains: side by side.
     """
     key, start = keys.key(0), jnp.tile(jnp.asarray(problem.start)[None], (num_chains, 1))
@@ -59,7 +58,7 @@ def milliseconds(
         sampler = contender(name, problem, settings)
         state = sampler.init(key, start)
         runs[name] = lambda num, sampler=sampler, state=state: iterate(sampler, key, state, num)
-    counts = {name: _count(run, seconds * num_chains) for name, run in runs.items()}
+    counts = {name: _count(run, seconds) for name, run in runs.items()}
     turns = {name: lambda name=name: runs[name](counts[name]) for name in runs}
     found = interleaved(turns, rounds)
     return {name: [1e3 * each / counts[name] for each in found[name]] for name in runs}
@@ -74,7 +73,11 @@ def _count(run: Callable[[int], Any], seconds: float) -> int:
 
 
 def compare(
-    problems: dict[str, Problem], settings: Settings, rounds: int, num_chains: int = 1
+    problems: dict[str, Problem],
+    settings: Settings,
+    rounds: int,
+    seconds: float = 0.1,
+    num_chains: int = 1,
 ) -> Report:
     """Table 3: every contender on every problem.
 
@@ -82,10 +85,12 @@ def compare(
         problems: by name.
         settings: of the contenders.
         rounds: how often each takes its turn.
+        seconds: that a turn takes, about; E-steps grow, so that a short turn counts M-steps more
+            often than a run has them.
         num_chains: side by side; the paper's is one.
     """
     found = {
-        name: milliseconds(each, settings, rounds, num_chains=num_chains)
+        name: milliseconds(each, settings, rounds, seconds, num_chains)
         for name, each in problems.items()
     }
     rows = []
