@@ -130,7 +130,10 @@ def test_times_are_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(speed, "milliseconds", lambda *_: found)
     report = speed.compare({"one": problem, "two": problem, "three": problem}, SETTINGS, rounds=2)
     assert [row[0] for row in report.rows] == [*speed.NAMES, speed.BARE]
-    assert report.notes[1].endswith("the paper's 7.17, 7.26, 7.06.")
+    assert report.notes[2].endswith("the paper's 7.17, 7.26, 7.06.")
+    of_many = speed.compare({"one": problem}, SETTINGS, rounds=2, num_chains=3)
+    assert of_many.name == "table3-chains"
+    assert of_many.notes[0].endswith("chains side by side: 3.")
     assert pictures.speed_picture(report, tmp_path).stat().st_size > 5_000
 
 
