@@ -8,6 +8,7 @@ collapsed Gibbs sampling, whose topics and weights are measured as ours are.
 import importlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,10 +123,9 @@ def topic_table(name: str, length: Length, seed: int, folder: Path | None) -> Re
                 f"{sum(run.num_divergences for run in runs)}",
             ]
         )
-    peers = {"unigram": _unigram} if length == QUICK else PEERS
-    for peer, measure in peers.items():
+    for peer, measure in _peers(length).items():
         begun = time.perf_counter()
-        single, average = measure(train, observed, held_out, length.num_chains)
+        single, average = measure(train, observed, held_out)
         seconds = f"{time.perf_counter() - begun:.0f} s in all"
         rows.append([peer, "", single, average, "", seconds, ""])
     header = [
@@ -159,10 +159,8 @@ def _fit(
     name: str, train: Corpus, observed: Corpus, held_out: Corpus, length: Length, seed: int
 ) -> Fit:
     """One after the other, by one measure: the average is over the samples of all chains."""
-    shape, measure = (
-        model(train.num_words, 100, frequencies=train.frequencies()),
-        Perplexity(observed, held_out),
-    )
+    shape = model(train.num_words, 100, frequencies=train.frequencies())
+    measure = Perplexity(observed, held_out)
     chains = [
         fit(
             shape,
@@ -189,8 +187,19 @@ def _picture(name: str, fits: dict[str, list[Fit]], folder: Path) -> None:
     saved(figure, folder / f"figure1-{name}.png")
 
 
-def _unigram(train: Corpus, observed: Corpus, held_out: Corpus, num_chains: int) -> tuple[str, str]:
-    del observed, num_chains
+def _peers(length: Length) -> dict[str, Callable[[Corpus, Corpus, Corpus], tuple[str, str]]]:
+    if length == QUICK:
+        return {"unigram": _unigram}
+    return {
+        "tomotopy LDA, 500 sweeps": partial(_collapsed_gibbs, length.num_chains),
+        "scikit-learn online LDA, 4 passes": _online_lda,
+        "scikit-learn NMF-KL, 5 % unigram": _nmf,
+        "unigram": _unigram,
+    }
+
+
+def _unigram(train: Corpus, observed: Corpus, held_out: Corpus) -> tuple[str, str]:
+    del observed
     return f"{unigram_perplexity(train, held_out):.0f}", ""
 
 
@@ -202,12 +211,9 @@ def _predicted(shares: Any, topics: Any, held_out: Corpus) -> str:
     return f"{np.exp(-total / held_out.num_tokens):.0f}"
 
 
-def _online_lda(
-    train: Corpus, observed: Corpus, held_out: Corpus, num_chains: int
-) -> tuple[str, str]:
+def _online_lda(train: Corpus, observed: Corpus, held_out: Corpus) -> tuple[str, str]:
     from sklearn.decomposition import LatentDirichletAllocation
 
-    del num_chains
     lda = LatentDirichletAllocation(
         100,
         doc_topic_prior=0.05,
@@ -221,10 +227,9 @@ def _online_lda(
     return _predicted(lda.transform(observed.to_csr()), topics, held_out), ""
 
 
-def _nmf(train: Corpus, observed: Corpus, held_out: Corpus, num_chains: int) -> tuple[str, str]:
+def _nmf(train: Corpus, observed: Corpus, held_out: Corpus) -> tuple[str, str]:
     from sklearn.decomposition import NMF
 
-    del num_chains
     options: Any = {"n_components": 100, "beta_loss": "kullback-leibler", "solver": "mu"}
     nmf = NMF(init="random", random_state=0, **options)
     nmf.fit(train.to_csr().astype(np.float32))
@@ -236,7 +241,7 @@ def _nmf(train: Corpus, observed: Corpus, held_out: Corpus, num_chains: int) -> 
 
 
 def _collapsed_gibbs(
-    train: Corpus, observed: Corpus, held_out: Corpus, num_chains: int
+    num_chains: int, train: Corpus, observed: Corpus, held_out: Corpus
 ) -> tuple[str, str]:
     """LDA with optimised weights: 500 sweeps of each chain, then samples 20 apart, 15 in all,
     measured as ours are."""
@@ -259,11 +264,3 @@ def _collapsed_gibbs(
             single, average = measure.add(topics / topics.sum(axis=0), np.asarray(lda.alpha))
             lda.train(20, workers=1)
     return f"{single:.0f}", f"{average:.0f}"
-
-
-PEERS = {
-    "tomotopy LDA, 500 sweeps": _collapsed_gibbs,
-    "scikit-learn online LDA, 4 passes": _online_lda,
-    "scikit-learn NMF-KL, 5 % unigram": _nmf,
-    "unigram": _unigram,
-}

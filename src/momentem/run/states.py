@@ -21,7 +21,7 @@ __all__ = ["placed_moments", "restored", "restored_moments", "stored_moments", "
 
 
 def stored_moments(moments: Streamed) -> dict[str, np.ndarray]:
-    """Streamed as named arrays."""
+    """Moments as named arrays."""
     arrays = {"moments.num_draws": held(moments.num_draws)}
     for kind, by_name in zip(Streamed._fields[1:], moments[1:], strict=True):
         arrays |= {f"moments.{kind}.{name}": held(x) for name, x in by_name.items()}

@@ -88,8 +88,14 @@ def _length(before: Count) -> Count:
 
 def _merged(batches: Array) -> Array:
     """In pairs, into the first half of the places."""
-    halves = 0.5 * (batches[:, ::2] + batches[:, 1::2])
-    return jnp.concatenate([halves, jnp.zeros_like(halves)], axis=1)
+    pairs = _pairs(batches)
+    return jnp.concatenate([pairs, jnp.zeros_like(pairs)], axis=1)
+
+
+def _pairs(batches: Any) -> Any:
+    """The means of neighbours; an odd last one is left out."""
+    even = batches[:, : batches.shape[1] // 2 * 2]
+    return 0.5 * (even[:, ::2] + even[:, 1::2])
 
 
 def _ess(n: int, mean: np.ndarray, variance: np.ndarray, batches: np.ndarray) -> np.ndarray:
@@ -98,8 +104,7 @@ def _ess(n: int, mean: np.ndarray, variance: np.ndarray, batches: np.ndarray) ->
     length = 1 << ((n - 1) // NUM_BATCHES).bit_length()
     full = batches[:, : n // length]
     while full.shape[1] > length:
-        pairs = full.shape[1] // 2
-        full, length = 0.5 * (full[:, 0 : 2 * pairs : 2] + full[:, 1 : 2 * pairs : 2]), 2 * length
+        full, length = _pairs(full), 2 * length
     spread, of_batches = variance.mean(0) + mean.var(0), full.reshape(-1, *mean.shape[1:])
     with np.errstate(invalid="ignore"):  # 0 / 0
         return np.asarray(len(mean) * n * spread / (length * of_batches.var(0, ddof=1)))
