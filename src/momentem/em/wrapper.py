@@ -185,7 +185,16 @@ def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> 
             f"positions and mass must share a dtype, got {positions.dtype} and {diagonal.dtype}"
         )
     keys = jax.random.split(key, len(positions))
-    return jax.vmap(kernel.init, in_axes=(0, 0, None))(keys, positions, learnt)
+    return _over_chains(kernel.init, (keys, positions), learnt)
+
+
+def _over_chains(function: Any, of_chains: tuple, *shared: Any) -> Any:
+    """`function` of every chain. One chain is not mapped: gathers and scatters over an axis of one
+    cost XLA twice as much on a CPU as without it."""
+    if _num_chains(of_chains) > 1:
+        return jax.vmap(lambda own: function(*own, *shared))(of_chains)
+    own = jax.tree.map(lambda leaf: leaf[0], of_chains)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*own, *shared))
 
 
 def _num_chains(chains: Any) -> int:
@@ -200,7 +209,7 @@ def _move(kernel: Kernel, learnt: Learnt, keys: PRNGKeys, chains: Any) -> tuple[
     """Every chain by one step, each with its own key; what they share has the last."""
     if kernel.share is not None:
         keys, learnt = keys[:-1], kernel.share(keys[-1], learnt)
-    chains, info = jax.vmap(kernel.step, in_axes=(0, 0, None))(keys, chains, learnt)
+    chains, info = _over_chains(kernel.step, (keys, chains), learnt)
     step_sizes = jnp.broadcast_to(learnt.step_size, keys.shape)
     return chains, info._replace(stats=info.stats | {"step_size": step_sizes})
 
@@ -233,14 +242,15 @@ def _unlearnt_init(
     check_key(key)
     if positions.ndim != 2 or positions.shape[1] != dim.value:
         raise ValueError(f"positions must have shape (chains, {dim.value}), got {positions.shape}")
-    return FixedState(jax.vmap(kernel.init)(jax.random.split(key, len(positions)), positions))
+    keys = jax.random.split(key, len(positions))
+    return FixedState(_over_chains(kernel.init, (keys, positions)))
 
 
 def _unlearnt_step(
     kernel: RiemannianKernel, key: PRNGKey, state: FixedState
 ) -> tuple[FixedState, EnsembleInfo]:
     keys = jax.random.split(key, _num_chains(state.chains))
-    chains, info = jax.vmap(kernel.step)(keys, state.chains)
+    chains, info = _over_chains(kernel.step, (keys, state.chains))
     return FixedState(chains), EnsembleInfo(info, {})
 
 
@@ -308,7 +318,7 @@ def _em_step(
         averaged = m_step.average(old, estimate, rate)
         is_refused = ~(estimate.is_proper() & averaged.mass.is_proper())
         learnt = jax.tree.map(lambda new, old: jnp.where(is_refused, old, new), averaged, old)
-        chains = jax.vmap(kernel.transport, in_axes=(0, None, None))(chains, old, learnt)
+        chains = _over_chains(kernel.transport, (chains,), old, learnt)
         learning = _learning(k, watched.size, rate, learnt, is_refused)
         return chains, learnt, e_step.renew(key, watched, learnt), learning
 
