@@ -6,6 +6,7 @@ collapsed Gibbs sampling, whose topics and weights are measured as ours are.
 """
 
 import importlib
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,14 +20,15 @@ from momentem.datasets import SplitCorpus
 from momentem.figures import new_figure, saved
 from momentem.models.topics.corpus import Corpus, split_words
 from momentem.models.topics.evaluation import Perplexity, unigram_perplexity
-from momentem.models.topics.fit import Fit, fit, joined
+from momentem.models.topics.fit import fit, joined
 from momentem.models.topics.model import model
 from momentem.models.topics.recipes import RECIPES, recipe
-from momentem.reproduce.reports import Report, with_error
+from momentem.reproduce.reports import Report
 
 __all__ = ["figure1", "table4", "topic_table"]
 
-NAMES = {name: name.upper().replace("-TUNED", "-EM, noise") for name in RECIPES}
+SAMPLERS = tuple(name for name in RECIPES if name not in ("sgnht-tuned", "sg-nphmc-tuned"))
+NAMES = {name: name.upper().replace("-TUNED", "-EM, noise") for name in SAMPLERS}
 
 # perplexities on 20-Newsgroups and RCV1, seconds per iteration on the former, as printed
 PAPER = {
@@ -50,7 +52,7 @@ class Length(NamedTuple):
     num_chains: int = 1
 
 
-FULL, QUICK = Length(3, 1500, 1500, 100), Length(1, 10, 10, 5)
+FULL, QUICK = Length(3, 1500, 1500, 100), Length(3, 300, 150, 10)
 CHAINS = Length(3, 450, 150, 50, num_chains=5)  # as many iterations as FULL, and as many samples
 CORPORA: dict[str, Callable[[], SplitCorpus]] = {
     "20news-nvdm": lambda: datasets.twenty_news("nvdm"),
@@ -60,24 +62,24 @@ CORPORA: dict[str, Callable[[], SplitCorpus]] = {
 
 
 def table4(is_quick: bool, seed: int, folder: Path | None) -> list[Report]:
-    """All three corpora, and the first by several chains; if quick, the first alone, without peers.
+    """All three corpora, and the first by several chains.
 
     Args:
-        is_quick: one seed and 20 iterations.
+        is_quick: 450 iterations instead of 3,000, and one chain only.
         seed: the first.
         folder: for figure 1; None draws nothing.
     """
-    if is_quick:
-        return figure1(is_quick, seed, folder)
-    tables = [topic_table(name, FULL, seed, folder) for name in CORPORA]
-    return [*tables, topic_table("20news-nvdm", CHAINS, seed, folder)]
+    lengths = [(name, QUICK if is_quick else FULL) for name in CORPORA]
+    if not is_quick:
+        lengths.append(("20news-nvdm", CHAINS))
+    return [topic_table(name, length, seed, folder) for name, length in lengths]
 
 
 def figure1(is_quick: bool, seed: int, folder: Path | None) -> list[Report]:
     """20-Newsgroups alone, perplexity against iterations and seconds.
 
     Args:
-        is_quick: one seed and 20 iterations, without peers.
+        is_quick: 450 iterations instead of 3,000.
         seed: the first.
         folder: for the picture; None draws nothing.
     """
@@ -91,43 +93,31 @@ def topic_table(name: str, length: Length, seed: int, folder: Path | None) -> Re
         name: one of CORPORA.
         length: of every run.
         seed: the first.
-        folder: for the picture; None draws nothing.
+        folder: for the picture, and for runs as they end, which are not made again; None writes
+            nothing.
     """
     train, test = CORPORA[name]()
     observed, held_out = split_words(test, 0.8, seed=0)
-    fits: dict[str, list[Fit]] = {}
-    for each in RECIPES:
-        fits[each] = []
-        for i in range(length.num_seeds):
-            done = _fit(each, train, observed, held_out, length, seed + i)
-            fits[each].append(done)
-            found = f"{done.trace['single'][-1]:.0f}, average {done.trace['average'][-1]:.0f}"
-            pace = f"{done.seconds_per_iteration:.3g} s per iteration"
-            print(f"{name} {NAMES[each]} seed {seed + i}: {found}; {pace}", flush=True)
+    label = name if length.num_chains == 1 else f"{name}-chains"
+
+    def run_of(each: str, seed: int) -> dict[str, Any]:
+        made = partial(_run, each, train, observed, held_out, length, seed)
+        run = _once(folder, f"{label}-{each}-{'-'.join(map(str, length[1:]))}-seed-{seed}", made)
+        found = f"{run['single'][-1]:.1f}, average {run['average'][-1]:.1f}"
+        print(f"{label} {NAMES[each]} seed {seed}: {found}; {run['pace']:.3g} s", flush=True)
+        return run
+
+    # seeds in turn, so that a table that is cut off has rows for all samplers
+    seeds = range(seed, seed + length.num_seeds)
+    pairs = {(s, each): run_of(each, s) for s in seeds for each in SAMPLERS}
+    runs = {each: [pairs[s, each] for s in seeds] for each in SAMPLERS}
     column = 1 if name == "reuters" else 0
-    rows = []
-    for each, runs in fits.items():
-        printed = PAPER.get(NAMES[each])
-        single, average = (
-            np.array([run.trace[key][-1] for run in runs]) for key in ("single", "average")
-        )
-        pace = np.median([run.seconds_per_iteration for run in runs])
-        rows.append(
-            [
-                NAMES[each],
-                "" if printed is None else f"{printed[column]}",
-                with_error(single),
-                with_error(average),
-                "" if printed is None or column else f"{printed[2]}",
-                f"{pace:.3g}",
-                f"{sum(run.num_divergences for run in runs)}",
-            ]
-        )
+    rows = [_row(NAMES[each], column, found) for each, found in runs.items()]
     for peer, measure in _peers(length).items():
-        begun = time.perf_counter()
-        single, average = measure(train, observed, held_out)
-        seconds = f"{time.perf_counter() - begun:.0f} s in all"
-        rows.append([peer, "", single, average, "", seconds, ""])
+        found = _once(
+            folder, f"{label}-{peer}", partial(_timed, measure, train, observed, held_out)
+        )
+        rows.append([peer, "", found["single"], found["average"], "", found["seconds"], ""])
     header = [
         "sampler",
         "paper",
@@ -149,16 +139,28 @@ def topic_table(name: str, length: Length, seed: int, folder: Path | None) -> Re
     ]
     if name == "reuters":
         notes.append("Reuters-21578 stands in for RCV1, which the paper used.")
-    label = name if length.num_chains == 1 else f"{name}-chains"
     if folder is not None:
-        _picture(label, fits, folder)
+        _picture(label, runs, folder)
     return Report(f"table4-{label}", f"Table 4: perplexity on {name}", header, rows, notes)
 
 
-def _fit(
+def _once(folder: Path | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `make` gives, from the folder if it is there."""
+    if folder is None:
+        return make()
+    path = folder / "runs" / f"{name}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(make()), encoding="utf-8")
+        part.replace(path)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _run(
     name: str, train: Corpus, observed: Corpus, held_out: Corpus, length: Length, seed: int
-) -> Fit:
-    """One after the other, by one measure: the average is over the samples of all chains."""
+) -> dict[str, Any]:
+    """Chains one after the other, by one measure: the average is over the samples of all."""
     shape = model(train.num_words, 100, frequencies=train.frequencies())
     measure = Perplexity(observed, held_out)
     chains = [
@@ -174,22 +176,49 @@ def _fit(
         )
         for i in range(length.num_chains)
     ]
-    return joined(chains, length.num_burn_in + length.num_draws)
+    found = joined(chains, length.num_burn_in + length.num_draws)
+    trace = {name: values.tolist() for name, values in found.trace.items()}
+    return trace | {"pace": found.seconds_per_iteration, "divergences": found.num_divergences}
 
 
-def _picture(name: str, fits: dict[str, list[Fit]], folder: Path) -> None:
+def _row(name: str, column: int, runs: list[dict[str, Any]]) -> list[str]:
+    printed = PAPER.get(name)
+    single, average = (np.array([run[key][-1] for run in runs]) for key in ("single", "average"))
+    return [
+        name,
+        "" if printed is None else f"{printed[column]}",
+        _with_error(single),
+        _with_error(average),
+        "" if printed is None or column else f"{printed[2]}",
+        f"{np.median([run['pace'] for run in runs]):.3g}",
+        f"{sum(run['divergences'] for run in runs)}",
+    ]
+
+
+def _with_error(values: np.ndarray) -> str:
+    """Perplexities differ by tenths between samplers."""
+    error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    return f"{values.mean():.1f}{error}"
+
+
+def _timed(measure: Callable[..., tuple[str, str]], *corpora: Corpus) -> dict[str, Any]:
+    begun = time.perf_counter()
+    single, average = measure(*corpora)
+    seconds = f"{time.perf_counter() - begun:.0f} s in all"
+    return {"single": single, "average": average, "seconds": seconds}
+
+
+def _picture(name: str, runs: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     figure = new_figure(figsize=(12, 5))
     for axis, what in zip(figure.subplots(1, 2), ("iteration", "seconds"), strict=True):
-        for each, runs in fits.items():
-            axis.plot(runs[0].trace[what], runs[0].trace["average"], "o-", ms=3, label=NAMES[each])
+        for each, (first, *_) in runs.items():
+            axis.plot(first[what], first["average"], "o-", ms=3, label=NAMES[each])
         axis.set(xlabel=what, ylabel="perplexity of the average so far")
     figure.axes[1].legend(fontsize=7)
     saved(figure, folder / f"figure1-{name}.png")
 
 
 def _peers(length: Length) -> dict[str, Callable[[Corpus, Corpus, Corpus], tuple[str, str]]]:
-    if length == QUICK:
-        return {"unigram": _unigram}
     return {
         "tomotopy LDA, 500 sweeps": partial(_collapsed_gibbs, length.num_chains),
         "scikit-learn online LDA, 4 passes": _online_lda,
