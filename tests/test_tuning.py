@@ -88,12 +88,12 @@ def test_warm_up_and_draws_are_one_program():
     target = mt.density(counted, jnp.zeros(3))
     sampler = mt.tuned_hmc_em(target)
     mt.sample(target, sampler, num_draws=50)
-    before = loop._advance._cache_size()
+    before = loop._soon.num_compiled()
     mt.sample(target, sampler, num_draws=50, seed=1)
-    assert loop._advance._cache_size() == before
+    assert loop._soon.num_compiled() == before
     fresh = mt.density(lambda x: skewed(x) + 0.0, jnp.zeros(3))
     mt.sample(fresh, num_draws=50)
-    assert loop._advance._cache_size() == before + 1
+    assert loop._soon.num_compiled() == before + 1
 
 
 def test_modes_that_do_not_meet_are_warned_of():

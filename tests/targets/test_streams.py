@@ -144,9 +144,9 @@ def test_resumed_runs_go_on_in_the_window_they_were_in(tmp_path):
 def test_a_new_window_is_no_new_program():
     target = streamed()
     sampler = mt.sghmc(target, step_size=0.05, num_steps=2)
-    before = loop._advance._cache_size()
+    before = loop._fast._cache_size()
     mt.sample(target, sampler, num_draws=50, num_warmup=0, num_chains=2, progress=False)
-    assert loop._advance._cache_size() == before + 1
+    assert loop._fast._cache_size() == before + 1
 
 
 def spread(hold):

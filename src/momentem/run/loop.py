@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool
 from momentem import keys
 from momentem.meshes import constrained, held, placed
 from momentem.nodes import found
+from momentem.programs import program
 from momentem.run.diagnostics import warn
 from momentem.run.peers import agreed, is_first, limited
 from momentem.run.progress import Progress
@@ -109,13 +110,13 @@ def begin(seed: int) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
     return _split(keys.key(seed))
 
 
-@jax.jit
+@program
 def _split(key: PRNGKey) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
     starts_key, init_key, run_key, look_key = jax.random.split(key, 4)
     return starts_key, init_key, run_key, look_key
 
 
-@partial(jax.jit, static_argnames=("mesh",))
+@partial(program, static_argnames=("mesh",))
 def init(sampler: Sampler, key: PRNGKey, positions: Vectors, *, mesh: Mesh | None = None) -> Any:
     """The sampler's first state."""
     positions = constrained(mesh, positions, 0)
@@ -131,7 +132,7 @@ def frozen(
         return sampler, state
     form = jax.ShapeDtypeStruct((plan.num_chains, len(target.initial)), target.initial.dtype)
     key = begin(plan.seed)[1]
-    place = jax.jit(lambda sampler, key, state: placed(mesh, sampler, key, form, state))
+    place = program(lambda sampler, key, state: placed(mesh, sampler, key, form, state))
     return sampler, place(sampler, key, state)
 
 
@@ -183,8 +184,13 @@ def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
     return jnp.isfinite(target.logdensity(position))
 
 
-@partial(jax.jit, static_argnames=("size", "keep", "mesh", "is_gathered"))
-def _advance(
+def _advance(sampler: Sampler, target: AnyTarget, *args: Any, **options: Any) -> tuple:
+    """Some iterations, by a program that is fast if there are minibatches, and else soon ready."""
+    advance = _fast if isinstance(target, StochasticTarget) else _soon
+    return advance(sampler, target, *args, **options)
+
+
+def _iterations(
     sampler: Sampler,
     target: AnyTarget,
     key: PRNGKey,
@@ -237,11 +243,15 @@ def _advance(
     return state, moments, Record(kept, stats, learning), seen, count
 
 
+STATIC = ("size", "keep", "mesh", "is_gathered")
+_fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (jax.jit, program))
+
+
 def _is_settled(sampler: Sampler, state: Any) -> Flag:
     return jnp.array(False) if sampler.is_settled is None else sampler.is_settled(state)
 
 
-@partial(jax.jit, static_argnames=("mesh", "is_gathered"))
+@partial(program, static_argnames=("mesh", "is_gathered"))
 def _look(
     target: AnyTarget,
     key: PRNGKey,

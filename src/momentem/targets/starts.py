@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from momentem.checks import check_between, check_count
+from momentem.programs import program
 from momentem.targets.density import parameter_names
 from momentem.targets.minibatch import AnyTarget
 from momentem.types import Flag, PRNGKey, Scalar, Vector, Vectors
@@ -47,7 +48,7 @@ def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> V
     return positions
 
 
-@partial(jax.jit, static_argnames="num_chains")
+@partial(program, static_argnames="num_chains")
 def _found(
     key: PRNGKey, target: AnyTarget, spread: Any, *, num_chains: int
 ) -> tuple[Vectors, Bool[Array, " chains"]]:
@@ -76,7 +77,7 @@ def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:
     return jnp.isfinite(value) & jnp.isfinite(gradient).all(axis=1)
 
 
-@jax.jit
+@program
 def value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Vector]:
     """The log density and its gradient, with the target's data as arguments of the program."""
     return jax.value_and_grad(target.logdensity)(position)

@@ -31,6 +31,7 @@ from jax.tree_util import Partial
 from momentem.checks import check_between, check_instance
 from momentem.em.wrapper import EMState
 from momentem.moments import Moments, observe
+from momentem.programs import program
 from momentem.tuning.step_size import DualAveraging, restarted, started, updated
 from momentem.types import EnsembleInfo, Flag, Learnt, PRNGKey, Sampler, Scalar, Vectors
 
@@ -162,7 +163,7 @@ def _freeze(sampler: Sampler, acceptance: Any, state: TunedState) -> tuple[Sampl
     return tuned(sampler, acceptance), _frozen(state)
 
 
-@jax.jit
+@program
 def _frozen(state: TunedState) -> TunedState:
     learnt = state.em.learnt
     step_size = jnp.exp(state.averaging.log_average)
