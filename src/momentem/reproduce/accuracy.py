@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from momentem.reproduce.contenders import NAMES, PLAIN, TUNED, Settings, contender
+from momentem.reproduce.contenders import (
+    NAMES,
+    PLAIN,
+    TUNED,
+    Settings,
+    contender,
+    num_gradients,
+)
 from momentem.reproduce.grids import FRICTIONS, STEP_SIZES, best
 from momentem.reproduce.problems import Problem
 from momentem.reproduce.reports import Report, with_error
@@ -111,7 +118,8 @@ def _table(experiment: Experiment, found: Found, seed: int) -> Report:
 
 def _ess(found: Found, name: str) -> float:
     """Per 1,000 gradients: of all data for HMC and RHMC, of minibatches for the others."""
-    return 1e3 * found.judged[name]["ess"].mean() / found.settings.num_steps
+    gradients = found.settings.num_steps * num_gradients(name)
+    return 1e3 * found.judged[name]["ess"].mean() / gradients
 
 
 def _range(judged: dict[str, np.ndarray]) -> str:

@@ -30,7 +30,7 @@ from momentem.samplers import (
 )
 from momentem.types import Sampler
 
-__all__ = ["NAMES", "PAPERS", "PLAIN", "TUNED", "Settings", "contender"]
+__all__ = ["NAMES", "PAPERS", "PLAIN", "TUNED", "Settings", "contender", "num_gradients"]
 
 PAPERS = (
     "HMC",
@@ -47,6 +47,11 @@ PAPERS = (
 PLAIN = {"HMC-EM": "HMC", "SGHMC-EM": "SGHMC", "SG-NPHMC-EM": "SG-NPHMC", "SGNHT-EM": "SGNHT"}
 TUNED = {name: f"{name}, {'fisher' if name == 'HMC-EM' else 'noise'}" for name in PLAIN}
 NAMES = (*PAPERS, *TUNED.values())
+
+
+def num_gradients(name: str) -> int:
+    """Of one minibatch, or of all data, in a step."""
+    return 2 if name.startswith(("SG-NPHMC", "SGR-NPHMC")) else 1
 
 
 class Settings(NamedTuple):

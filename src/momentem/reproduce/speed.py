@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from momentem import keys
-from momentem.reproduce.contenders import NAMES, PLAIN, TUNED, Settings, contender
+from momentem.reproduce.contenders import (
+    NAMES,
+    PLAIN,
+    TUNED,
+    Settings,
+    contender,
+    num_gradients,
+)
 from momentem.reproduce.problems import Problem
 from momentem.reproduce.reports import Report
 from momentem.reproduce.timing import bare, interleaved, iterate, ratio
@@ -17,9 +24,6 @@ from momentem.reproduce.timing import bare, interleaved, iterate, ratio
 __all__ = ["BARE", "compare", "milliseconds"]
 
 BARE = "minibatch gradients alone"
-
-# of one minibatch in a step, where it is more than one
-GRADIENTS = {"SG-NPHMC": 2, "SG-NPHMC-EM": 2, "SGR-NPHMC": 2}
 
 SLOW = (("RHMC", "HMC-EM"), ("SGR-NPHMC", "SG-NPHMC-EM"))
 
@@ -101,7 +105,7 @@ def compare(
             row.append(f"{np.median(times[name]):.3g}")
         plain = PLAIN.get(name.split(",")[0])
         row += [f"{ratio(times, name, plain):.2f}" if plain else "" for times in found.values()]
-        is_noisy, gradients = name.startswith("SG"), GRADIENTS.get(name.split(",")[0], 1)
+        is_noisy, gradients = name.startswith("SG"), num_gradients(name)
         row += [
             f"{ratio(times, name, BARE) / gradients:.2f}" if is_noisy else ""
             for times in found.values()
