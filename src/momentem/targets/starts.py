@@ -77,7 +77,7 @@ def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:
     return jnp.isfinite(value) & jnp.isfinite(gradient).all(axis=1)
 
 
-@program
+@jax.jit
 def value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Vector]:
     """The log density and its gradient, with the target's data as arguments of the program."""
     return jax.value_and_grad(target.logdensity)(position)
