@@ -42,7 +42,8 @@ class program:
 
     def num_compiled(self) -> int:
         """How many programs there are by now."""
-        return sum(each._cache_size() for each in (self.usual, self.soon))  # pyright: ignore[reportFunctionMemberAccess]
+        both: Any = (self.usual, self.soon)
+        return sum(each._cache_size() for each in both)
 
 
 @cache
