@@ -4,16 +4,16 @@ defaults.
     MOMENTEM_DATA=... python benchmarks/race.py [--quick] [--chains 4 32] [--out docs/benchmarks.md]
 
 German credit and Pima are read from MOMENTEM_DATA, and left out where they are not there. Per
-posterior the contenders take turns: a first round, in which they compile, each in a process of its
-own, then a round per seed; the order moves on by one from posterior to posterior. Measured, on all
-parameters and on their squares around the mean:
+posterior and seed the contenders take turns, each in a new process, in which it runs twice: the
+second run is the one that is measured, the first is for compiling. The order moves on by one from
+posterior to posterior. Measured, on all parameters and on their squares around the mean:
 
     ESS                  the least: bulk and tail of the parameters, bulk of the squares
     gradients            leapfrog steps, summed over chains
     seconds              of a run that is compiled already, warm-up and draws; of momentem's, those
                          of sampling, without the diagnostics that no other makes
-    compile              seconds of the first run in a new process less those of the second, which
-                         is the same; libraries are imported and JAX is awake before
+    compile              seconds of the first run less those of the second, which is the same;
+                         libraries are imported and JAX is awake before
     time to converged    compile, warm-up, and the first draws at which R-hat < 1.01 and every ESS
                          >= 400; looked for in steps of a twentieth, in proportion to the ESS where
                          the run was too short. A run's seconds, of the whole call with its
@@ -29,11 +29,12 @@ running. What is written on the page between the two "by hand" marks stays.
 
 import argparse
 import csv
-import json
 import subprocess
 import sys
 import warnings
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ from threadpoolctl import threadpool_limits
 
 import momentem as mt
 from momentem.run.loop import begin
-from race_contenders import CONTENDERS, OURS, REFERENCE, SPREAD, Runner, target_of
+from race_contenders import CONTENDERS, OURS, REFERENCE, SPREAD, Run, target_of
 from race_page import Row, write
 from race_posteriors import POSTERIORS, TROUBLE, Posterior
 
@@ -75,11 +76,12 @@ def means_and_errors(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(axis=(0, 1)), values.std(axis=(0, 1)) / np.sqrt(ess)
 
 
-def reference(posterior: Posterior, run: Runner, num_chains: int, num_draws: int) -> Reference:
-    dim = posterior.dim
+def reference(posterior: Posterior, num_draws: int) -> Reference:
+    dim, num_chains = posterior.dim, 4
     if posterior.variances is not None:
         means = np.concatenate([np.zeros(dim), posterior.variances])
         return Reference(np.zeros(dim), means, np.zeros(2 * dim))
+    run = CONTENDERS[REFERENCE](posterior, num_chains)
     pieces = []
     while sum(piece.shape[0] * piece.shape[1] for piece in pieces) < num_draws:
         seed = 1000 + len(pieces)
@@ -124,24 +126,42 @@ def needed(draws: np.ndarray, found: dict[str, float]) -> tuple[int, bool]:
     return int(num_draws * max(1.0, share)), False
 
 
-def time_to_compile(name: str, contender: str, num_chains: int) -> np.ndarray:
-    """Of this process, which has compiled nothing else: the first run's time less the second's."""
+class Timed(NamedTuple):
+    """A run, its seconds, and those of compiling before: on the clock, and of the CPU."""
+
+    run: Run
+    took: np.ndarray
+    compiling: np.ndarray
+
+
+def timed(name: str, contender: str, num_chains: int, seed: int) -> Timed:
+    """In this process, which has compiled nothing else: the first run's time less the second's."""
     posterior = POSTERIORS[name]()
-    starts = starts_of(posterior, num_chains, seed=0)
+    starts = starts_of(posterior, num_chains, seed)
     jax.clear_caches()  # momentem draws its starts anew
-    times = [now()]
+    begun = now()
     runner = CONTENDERS[contender](posterior, num_chains)
-    for _ in range(2):
-        runner(0, starts)
-        times.append(now())
-    first, second = np.diff(times, axis=0)
-    return np.maximum(0.0, first - second)
+    runner(seed, starts)
+    compiled = now()
+    run = runner(seed, starts)
+    took = now() - compiled
+    return Timed(run, took, np.maximum(0.0, compiled - begun - took))
 
 
-def in_new_process(name: str, contender: str, num_chains: int) -> np.ndarray:
-    command = [sys.executable, __file__, "--compile", name, contender, str(num_chains)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return np.array(json.loads(done.stdout.splitlines()[-1]))
+def in_new_process(name: str, contender: str, num_chains: int, seed: int) -> Timed:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "run.npz"
+        which = [name, contender, str(num_chains), str(seed), str(file)]
+        subprocess.run([sys.executable, __file__, "--one", *which], check=True)
+        with np.load(file) as found:
+            draws, (before, after), sampling, took, compiling = (found[key] for key in found)
+    return Timed(Run(draws, int(before), int(after), float(sampling)), took, compiling)
+
+
+def save(file: str, one: Timed) -> None:
+    run = one.run
+    gradients = [run.warmup_gradients, run.gradients]
+    np.savez(file, run.draws, gradients, run.sampling, one.took, one.compiling)
 
 
 def race(
@@ -154,59 +174,45 @@ def race(
 ) -> list[Row]:
     """Rows of all runs on one posterior."""
     posterior = POSTERIORS[name]()
-    starts = {seed: starts_of(posterior, num_chains, seed) for seed in seeds}
     names = [c for c in contenders if posterior.is_portable or c != "nutpie, PyMC"]
     names = names[turn % 9 :] + names[: turn % 9]
     if not names:
         return []
-    jax.clear_caches()
-    compiling = {contender: in_new_process(name, contender, num_chains) for contender in names}
-    runners, rows = {}, []
-    for contender in names:
-        runners[contender] = CONTENDERS[contender](posterior, num_chains)
-        runners[contender](seeds[0], starts[seeds[0]])
-    judge = runners.get(REFERENCE) or CONTENDERS[REFERENCE](posterior, num_chains)
-    truth = reference(posterior, judge, num_chains, num_reference)
-    for seed in seeds:
-        runs = {}
-        for contender in names:
-            begun = now()
-            run = runners[contender](seed, starts[seed])
-            runs[contender] = run, now() - begun
-        for contender, (run, took) in runs.items():
-            found = judged(run.draws)
-            length, is_drawn = needed(run.draws, found)
-            means, errors = means_and_errors(with_squares(run.draws, truth.centre))
-            z = np.abs(means - truth.means) / np.hypot(errors, truth.errors)
-            rows.append(
-                Row(
-                    chains=num_chains,
-                    posterior=name,
-                    dim=posterior.dim,
-                    contender=contender,
-                    seed=seed,
-                    **found,
-                    z=float(z.max()),
-                    warmup_gradients=run.warmup_gradients,
-                    gradients=run.gradients,
-                    draws=run.draws.shape[1],
-                    needed=length,
-                    is_drawn=is_drawn,
-                    seconds=float(took[0]),
-                    cpu=float(took[1]),
-                    sampling=float(min(took[0], run.sampling)),
-                    compile=float(compiling[contender][0]),
-                    compile_cpu=float(compiling[contender][1]),
-                )
-            )
-            row = rows[-1]
-            print(
-                f"{name:18s} {contender:25s} seed {seed}  ESS {least(found):6.0f}  per 1,000 "
-                f"{row.per_gradient():6.1f}  R-hat {row.rhat:.3f}  z {row.z:4.1f}  "
-                f"{row.seconds:6.2f} s  compile {row.compile:5.1f} s ({row.compile_cpu:4.1f})  "
-                f"converged {row.converged():6.1f} ({row.converged_cpu():6.1f})",
-                flush=True,
-            )
+    truth = reference(posterior, num_reference)
+    rows = []
+    for seed, contender in product(seeds, names):
+        run, took, compiling = in_new_process(name, contender, num_chains, seed)
+        found = judged(run.draws)
+        length, is_drawn = needed(run.draws, found)
+        means, errors = means_and_errors(with_squares(run.draws, truth.centre))
+        z = np.abs(means - truth.means) / np.hypot(errors, truth.errors)
+        row = Row(
+            chains=num_chains,
+            posterior=name,
+            dim=posterior.dim,
+            contender=contender,
+            seed=seed,
+            **found,
+            z=float(z.max()),
+            warmup_gradients=run.warmup_gradients,
+            gradients=run.gradients,
+            draws=run.draws.shape[1],
+            needed=length,
+            is_drawn=is_drawn,
+            seconds=float(took[0]),
+            cpu=float(took[1]),
+            sampling=float(min(took[0], run.sampling)),
+            compile=float(compiling[0]),
+            compile_cpu=float(compiling[1]),
+        )
+        rows.append(row)
+        print(
+            f"{name:18s} {contender:25s} seed {seed}  ESS {least(found):6.0f}  per 1,000 "
+            f"{row.per_gradient():6.1f}  R-hat {row.rhat:.3f}  z {row.z:4.1f}  "
+            f"{row.seconds:6.2f} s  compile {row.compile:5.1f} s ({row.compile_cpu:4.1f})  "
+            f"converged {row.converged():6.1f} ({row.converged_cpu():6.1f})",
+            flush=True,
+        )
     return rows
 
 
@@ -241,7 +247,7 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), help="names")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--draw", action="store_true", help="the page anew, without running")
-    parser.add_argument("--compile", nargs=3, help="a posterior, a contender and chains: time it")
+    parser.add_argument("--one", nargs=5, help="posterior, contender, chains, seed, file: one run")
     args = parser.parse_args()
     default = Path("tables/race.md") if args.quick else Path("docs/benchmarks.md")
     out: Any = default if args.out is None else args.out
@@ -250,9 +256,9 @@ def main() -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # nutpie's many small calls
     warnings.simplefilter("ignore")
     threadpool_limits(1)  # on small matrices the threads of BLAS wait for each other
-    if args.compile:
-        posterior, contender, chains = args.compile
-        print(json.dumps(time_to_compile(posterior, contender, int(chains)).tolist()))
+    if args.one:
+        posterior, contender, chains, seed, file = args.one
+        save(file, timed(posterior, contender, int(chains), int(seed)))
         return
     table = out.with_suffix(".csv")
     rows = stored(table)
