@@ -9,7 +9,7 @@ import pytest
 
 import momentem as mt
 from momentem.run import loop
-from momentem.tuning import warmup
+from momentem.tuning import refusals, turns, warmup
 from momentem.tuning.step_size import started, updated
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -132,6 +132,94 @@ def test_settles_no_sooner_than_chains_agree(monkeypatch):
     assert mt.sample(fresh, num_warmup=200)["warmup_posterior"].sizes["draw"] == 200
     monkeypatch.undo()
     assert mt.sample(target, num_warmup=200)["warmup_posterior"].sizes["draw"] < 200
+
+
+def narrow_far_out(x):
+    """Standard normal in x_0; the others are 12 times as narrow where x_0 > 4."""
+    log_scale = -2.5 * jax.nn.sigmoid(4 * (x[0] - 4))
+    return -0.5 * x[0] ** 2 - jnp.sum(0.5 * (x[1:] * jnp.exp(-log_scale)) ** 2 + log_scale)
+
+
+def run_with_one_chain_far_out(is_renamed=False):
+    """Of 32 chains, one starts where the step size of the others is far too long."""
+    starts = np.random.default_rng(0).normal(size=(32, 11))
+    starts[7] = np.eye(11)[0] * 5
+    # under another name it is another program
+    logdensity = (lambda x: narrow_far_out(x)) if is_renamed else narrow_far_out
+    target = mt.density(logdensity, jnp.zeros(11))
+    return mt.sample(target, num_chains=32, positions=starts, num_draws=200)
+
+
+def test_a_chain_that_is_refused_takes_shorter_steps_until_it_moves():
+    trace = run_with_one_chain_far_out()
+    assert float(arviz_stats.rhat(trace["posterior"].to_dataset())["position"].max()) < 1.02
+    assert trace["warmup_posterior"].sizes["draw"] < 1000
+    # of 44 scores, a false alarm at 5 has a chance of 3e-5
+    assert np.abs(z_scores(trace, np.zeros(11), np.ones(11))).max() < 5
+
+
+@pytest.mark.filterwarnings("ignore::momentem.SamplingWarning")
+def test_without_shorter_steps_it_stays(monkeypatch):
+    monkeypatch.setattr(refusals, "LIMIT", np.inf)
+    trace = run_with_one_chain_far_out(is_renamed=True)
+    assert float(arviz_stats.rhat(trace["posterior"].to_dataset())["position"].max()) > 1.02
+
+
+def test_refusals_are_summed_and_forgotten():
+    sums = jnp.zeros(2)
+    for _ in range(10):
+        sums = refusals.summed(sums, jnp.array([0.0, 0.8]))
+    np.testing.assert_allclose(sums, [4.0, 0.0])
+    np.testing.assert_allclose(refusals.pace(sums), [np.exp(-2), 1.0])
+    assert bool(refusals.is_any_stuck(sums))
+    for _ in range(5):
+        sums = refusals.summed(sums, jnp.array([1.0, 0.8]))
+    np.testing.assert_array_equal(refusals.pace(sums), 1.0)
+    assert not bool(refusals.is_any_stuck(sums))
+
+
+def turned(periods, path=1.5, num_iterations=2000, refused=0.0):
+    """Turns of four chains whose coordinates swing around 3 with these periods over 2 pi."""
+    rng, shape = np.random.default_rng(1), (4, len(periods))
+    state, angle = turns.fresh(jnp.zeros(len(periods))), path / np.asarray(periods)
+    x = rng.normal(size=shape)
+    for _ in range(num_iterations):
+        is_refused = rng.uniform(size=(4, 1)) < refused
+        new = np.where(is_refused, x, x * np.cos(angle) + rng.normal(size=shape) * np.sin(angle))
+        state = turns.seen(
+            state, jnp.full(len(periods), 3.1), *map(jnp.asarray, (x + 3, new + 3)), jnp.ones(4)
+        )
+        x = new
+    return state
+
+
+@pytest.mark.parametrize("refused", [0.0, 0.3])
+def test_the_path_is_a_quarter_turn_of_the_slowest(refused):
+    found = turns.lengthened(turned([1.0, 1.3, 0.8], refused=refused), jnp.array(1.5), 1.0, 3.0)
+    # the correlation's error of .016 is 1 % of the path; chance takes 1 % off it
+    assert float(found) == pytest.approx(1.3 * np.pi / 2, rel=0.05)
+
+
+def test_a_path_within_chance_of_a_quarter_turn_stays():
+    state = turned(np.ones(30), path=np.pi / 2, num_iterations=50)
+    assert float(turns.lengthened(state, jnp.array(np.pi / 2), np.pi / 2, 3.0)) < 1.03 * np.pi / 2
+
+
+def test_chains_with_shorter_steps_do_not_lengthen_the_path():
+    state = turns.fresh(jnp.zeros(2))
+    before = jnp.asarray(np.random.default_rng(2).normal(size=(4, 2)))
+    for pace in (0.5 * jnp.ones(4), 0.1 * jnp.ones(4)):
+        state = turns.seen(state, jnp.zeros(2), before, before + 0.01, pace)
+    assert float(turns.lengthened(state, jnp.array(1.6), 1.5, 3.0)) == 1.6
+
+
+def test_the_path_is_longer_where_a_tail_is_heavy():
+    """Of a Gaussian a quarter turn; more of the logarithm of an exponential variable."""
+    heavy = mt.density(lambda x: jnp.sum(x - jnp.exp(x)), jnp.zeros(3))
+    trace = mt.sample(heavy, num_draws=100, num_chains=16)
+    assert 1.05 * np.pi / 2 < float(mt.learnt_from(trace).path) <= 0.75 * np.pi
+    whitened = mt.sample(mt.density(scaled, jnp.zeros(9)), num_draws=100)
+    assert float(mt.learnt_from(whitened).path) < 1.05 * np.pi / 2
 
 
 def test_dual_averaging_finds_the_rate():

@@ -25,6 +25,7 @@ Flag = Bool[Array, ""]
 Vector = Float[Array, " dim"]
 Matrix = Float[Array, "dim dim"]
 Vectors = Float[Array, "chains dim"]
+Scalars = Float[Array, " chains"]
 
 
 @runtime_checkable

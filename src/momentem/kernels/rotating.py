@@ -22,17 +22,28 @@ chains, so that they take equally many steps and none waits for another. It is c
 steps no longer than the step size.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_instance
 from momentem.integrators import PhasePoint, rotating_trajectory
-from momentem.kernels.hmc import HMCState, hmc_init, judged
+from momentem.kernels.hmc import hmc_init, judged
 from momentem.targets.minibatch import AnyTarget
-from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar
+from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Vector
 
-__all__ = ["rotating_hmc"]
+__all__ = ["RotatingState", "rotating_hmc"]
+
+
+class RotatingState(NamedTuple):
+    """Where a chain is, and what part of the step size it takes: 1, but where warm-up says less."""
+
+    position: Vector
+    logdensity: Scalar
+    gradient: Vector
+    pace: Scalar
 
 
 def rotating_hmc(target: AnyTarget, jitter: float = 0.3) -> Kernel:
@@ -51,8 +62,12 @@ def rotating_hmc(target: AnyTarget, jitter: float = 0.3) -> Kernel:
     """
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
     check_between(0.0, 1.0, jitter=jitter)
-    step = Partial(_step, target)
-    return Kernel(Partial(hmc_init, target), step, share=Partial(_draw_path, jitter))
+    init, step = Partial(_init, target), Partial(_step, target)
+    return Kernel(init, step, share=Partial(_draw_path, jitter))
+
+
+def _init(target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt) -> RotatingState:
+    return RotatingState(*hmc_init(target, key, position, learnt), jnp.ones_like(position[0]))
 
 
 def _draw_path(jitter: Scalar | float, key: PRNGKey, learnt: Learnt) -> Learnt:
@@ -67,12 +82,13 @@ def _draw_path(jitter: Scalar | float, key: PRNGKey, learnt: Learnt) -> Learnt:
 
 
 def _step(
-    target: AnyTarget, key: PRNGKey, state: HMCState, learnt: Learnt
-) -> tuple[HMCState, Info]:
-    mass, step_size = learnt.mass, learnt.step_size
+    target: AnyTarget, key: PRNGKey, state: RotatingState, learnt: Learnt
+) -> tuple[RotatingState, Info]:
+    mass, step_size = learnt.mass, state.pace * learnt.step_size
     momentum_key, accept_key = jax.random.split(key)
-    num_steps = jnp.round(learnt.path / step_size).astype(int)
+    num_steps = jnp.round(learnt.path / learnt.step_size).astype(int)
 
     start = PhasePoint(state.position, mass.sample(momentum_key), state.logdensity, state.gradient)
     end = rotating_trajectory(target.logdensity, mass, learnt.centre, step_size, num_steps, start)
-    return judged(accept_key, mass, start, end, num_steps)
+    new, info = judged(accept_key, mass, start, end, num_steps)
+    return RotatingState(*new, state.pace), info
