@@ -1,6 +1,8 @@
 """The default sampler: right posteriors with nothing set, warm-up that ends by evidence, one
 program."""
 
+import sys
+
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from momentem.tuning.step_size import started, updated
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
+SAMPLE = sys.modules["momentem.run.sample"]  # the package's name for it is the function's
 SCALES = np.logspace(-4, 4, 9)
 ROTATION = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 20)))[0]
 ILL = jnp.asarray(ROTATION @ np.diag(np.logspace(0, 4, 20)) @ ROTATION.T)
@@ -240,6 +243,53 @@ def test_what_was_tuned_moves_the_next_run_without_warm_up():
     positions = mt.last_positions(first, target)
     trace = mt.sample(target, sampler, num_warmup=0, positions=positions, seed=4)
     assert np.abs(z_scores(trace, mean, variance)).max() < 5  # a false alarm: 1e-5
+
+
+def test_draws_are_doubled_while_they_are_too_few(tmp_path, monkeypatch):
+    """The draws of one run, in memory and in a log, by one program."""
+    monkeypatch.setattr(SAMPLE, "DRAWS", 125)
+    target = mt.density(lambda x: skewed(x) + 0.0, jnp.zeros(3))
+    before = loop._soon.num_compiled()
+    trace = mt.sample(target, seed=5)
+    assert loop._soon.num_compiled() == before + 1
+    num_draws = trace["posterior"].sizes["draw"]
+    assert num_draws in (250, 500, 1000, 2000)
+    asked = mt.sample(target, seed=5, num_draws=num_draws)
+    logged = mt.sample(target, seed=5, out=tmp_path / "run")
+    again = mt.sample(target, seed=5, out=tmp_path / "run", resume=True)
+    for other in (asked, logged, again):
+        np.testing.assert_array_equal(
+            other["posterior"].to_dataset()["position"].values,
+            trace["posterior"].to_dataset()["position"].values,
+        )
+
+
+@pytest.mark.filterwarnings("ignore::momentem.SamplingWarning")
+def test_draws_are_not_doubled_in_vain(monkeypatch):
+    """Not where their number is given, nor if another sampler is, nor where chains are apart."""
+    monkeypatch.setattr(SAMPLE, "DRAWS", 125)
+    target = mt.density(skewed, jnp.zeros(3))
+    slow = mt.hmc(target, step_size=0.01, num_steps=1)
+    apart = mt.density(
+        lambda x: jnp.logaddexp(-0.5 * jnp.sum((x - 9) ** 2), -0.5 * jnp.sum((x + 9) ** 2)),
+        initial=jnp.zeros(2),
+    )
+    runs = {
+        "given": mt.sample(target, num_draws=125),
+        "another": mt.sample(target, slow, num_warmup=0),
+        "apart": mt.sample(apart, spread=9.0),
+        "one chain": mt.sample(target, num_chains=1),
+    }
+    sizes = {name: trace["posterior"].sizes["draw"] for name, trace in runs.items()}
+    assert sizes == dict.fromkeys(runs, 125)
+
+
+@pytest.mark.filterwarnings("ignore::momentem.SamplingWarning")
+def test_draws_are_doubled_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(SAMPLE, "DRAWS", 25)
+    monkeypatch.setattr(SAMPLE, "MOST_DRAWS", 50)
+    target = mt.density(scaled, jnp.zeros(9))
+    assert mt.sample(target)["posterior"].sizes["draw"] == 50
 
 
 def test_resumes_after_a_warm_up_that_ended_early(tmp_path):

@@ -12,9 +12,10 @@ from xarray import DataArray, Dataset, DataTree
 
 from momentem.run.troubles import Troubles
 
-__all__ = ["SamplingWarning", "summary", "warn_of_trouble"]
+__all__ = ["SamplingWarning", "is_short", "summary", "warn_of_trouble"]
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
+APART = 1.1  # R-hat above which chains are somewhere else, not short
 MIN_ESS_PER_CHAIN = 100  # likewise
 MAX_HEAT = 0.02  # of the kinetic temperature, beyond its Monte Carlo error
 MAX_BIAS = 0.1  # eps lambda_max(M^-1 Bhat)
@@ -136,27 +137,55 @@ def _stochastic_troubles(trace: DataTree) -> list[str]:
     return found
 
 
+def is_short(trace: DataTree) -> bool:
+    """Whether R-hat or ESS would be warned of, and more draws of the same would help."""
+    if not _is_judged(trace):
+        return False
+    with np.errstate(all="ignore"):
+        (_, rhat), sizes, _ = _convergence(trace)
+        wanted = _wanted(trace)
+        is_low = any(not ess >= wanted for _, ess in sizes.values())
+        is_streamed_low = bool(_streamed_troubles(trace, wanted))
+    return rhat <= APART and (rhat > MAX_RHAT or is_low or is_streamed_low)
+
+
+def _is_judged(trace: DataTree) -> bool:
+    sizes = trace["posterior"].sizes if "posterior" in trace.children else {}
+    return sizes.get("chain", 0) >= 2 and sizes.get("draw", 0) >= 4
+
+
+def _wanted(trace: DataTree) -> int:
+    return MIN_ESS_PER_CHAIN * trace["posterior"].sizes["chain"]
+
+
+def _convergence(trace: DataTree) -> tuple[tuple[str, float], dict[str, tuple[str, float]], str]:
+    """Of the scalars that look worst, name and R-hat, and name and ESS by method; which were
+    checked."""
+    checked, scope = _checked(trace["posterior"].to_dataset())
+    rhat = _worst(arviz_stats.rhat(checked), largest=True)
+    methods = ("bulk", "tail")
+    sizes = {m: _worst(arviz_stats.ess(checked, method=m), largest=False) for m in methods}
+    return rhat, sizes, scope
+
+
 def _convergence_troubles(trace: DataTree) -> list[str]:
-    posterior = trace["posterior"].to_dataset()
-    num_chains, num_draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    if num_chains < 2 or num_draws < 4:
-        return [f"{num_chains} chains of {num_draws} draws are too few to judge: run more"]
-    checked, scope = _checked(posterior)
+    if not _is_judged(trace):
+        chains, draws = (trace["posterior"].sizes[axis] for axis in ("chain", "draw"))
+        return [f"{chains} chains of {draws} draws are too few to judge: run more"]
+    (name, rhat), sizes, scope = _convergence(trace)
     found = []
-    name, rhat = _worst(arviz_stats.rhat(checked), largest=True)
     if not rhat <= MAX_RHAT:
         found.append(
             f"R-hat is {rhat:.4g} for {name}, above {MAX_RHAT}{scope}: the chains have not mixed; "
             "draw more, or warm up longer"
         )
-    for method in ("bulk", "tail"):
-        name, ess = _worst(arviz_stats.ess(checked, method=method), largest=False)
-        if not ess >= MIN_ESS_PER_CHAIN * num_chains:
+    for method, (name, ess) in sizes.items():
+        if not ess >= _wanted(trace):
             found.append(
                 f"{method} ESS is {ess:.0f} for {name}, below {MIN_ESS_PER_CHAIN} per chain{scope}:"
                 " draw more"
             )
-    return found + _streamed_troubles(trace, MIN_ESS_PER_CHAIN * num_chains)
+    return found + _streamed_troubles(trace, _wanted(trace))
 
 
 def _streamed_troubles(trace: DataTree, wanted: int) -> list[str]:

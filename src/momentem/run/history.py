@@ -43,6 +43,14 @@ class Phase:
                 arrays[name][:, self.length : self.length + count] = rows[kept].swapaxes(0, 1)
         self.length += count
 
+    def reserve(self, capacity: int) -> None:
+        """Makes room for so many draws."""
+        self.capacity = capacity
+        for arrays in self._arrays.values():
+            for name, old in arrays.items():
+                arrays[name] = np.empty((len(old), capacity, *old.shape[2:]), old.dtype)
+                arrays[name][:, : self.length] = old[:, : self.length]
+
     def group(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of a group, (chain, draw, …), as far as they are filled."""
         return {key: array[:, : self.length] for key, array in self._arrays[name].items()}
@@ -70,6 +78,10 @@ class History:
             self.learnt = chunk.learnt
         self.troubles[phase] = self.troubles[phase] + chunk.troubles
         self.here = chunk.here
+
+    def reserve(self, num_draws: int) -> None:
+        """Makes room for so many draws per chain, more than were planned."""
+        self._phases[1].reserve(num_draws // self.plan.thin)
 
     def end_phase(self) -> None:
         """Nothing to do: memory is one."""

@@ -144,12 +144,14 @@ def complete(
     sink: Sink,
     progress: bool,
     mesh: Mesh | None,
+    num_draws: int | None = None,
 ) -> bool:
     """Runs on from `here` to the end of the plan; whether it got there, or Ctrl-C came first.
 
-    `sampler` is the frozen one if `here` is.
+    `sampler` is the frozen one if `here` is. More draws than the plan's, by the same program, are
+    `num_draws` in all.
     """
-    total = plan.num_warmup + plan.num_draws
+    total = plan.num_warmup + (plan.num_draws if num_draws is None else num_draws)
     # of several processes, one that stops early leaves the others waiting: it must end, not go on
     ignored = (KeyboardInterrupt,) if jax.process_count() == 1 else ()
     is_wanted = progress and is_first()

@@ -14,7 +14,7 @@ from xarray import DataTree
 
 from momentem.checks import check_count, check_instance
 from momentem.meshes import check_mesh
-from momentem.run.diagnostics import warn_of_trouble
+from momentem.run.diagnostics import is_short, warn_of_trouble
 from momentem.run.fingerprints import fingerprints
 from momentem.run.history import History
 from momentem.run.logs import check_processes, continued, stored_trace
@@ -32,11 +32,13 @@ from momentem.types import Sampler
 
 __all__ = ["resume", "sample"]
 
+DRAWS, MOST_DRAWS = 1000, 8000  # where their number is left open
+
 
 def sample(
     target: AnyTarget,
     sampler: Sampler | None = None,
-    num_draws: int = 1000,
+    num_draws: int | None = None,
     num_warmup: int = 1000,
     num_chains: int = 4,
     seed: int = 0,
@@ -59,7 +61,8 @@ def sample(
         sampler: how, e.g. `momentem.hmc_em(target, ...)`; None tunes itself:
             `momentem.tuned_hmc_em(target)`, or `momentem.sghmc_em(target)` for a minibatch target.
             Wrap it in `momentem.forever` to learn on after warm-up.
-        num_draws: draws per chain.
+        num_draws: draws per chain; None is 1,000, and of the sampler that tunes itself on a
+            full-data target twice as many, up to 8,000, as long as R-hat or ESS would be warned of.
         num_warmup: warm-up iterations per chain, at most: a sampler that finds itself settled ends
             them; kept in the groups `warmup_posterior` and `warmup_sample_stats`.
         num_chains: chains, moved together.
@@ -95,6 +98,9 @@ def sample(
     """
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
     moving = _chosen(target, sampler)
+    is_left_open = num_draws is None
+    may_double = is_left_open and sampler is None and not isinstance(target, StochasticTarget)
+    num_draws = DRAWS if num_draws is None else num_draws
     check_count(1, num_draws=num_draws, num_chains=num_chains)
     check_count(0, num_warmup=num_warmup, seed=seed)
     if seed >= 2**32:
@@ -119,8 +125,9 @@ def sample(
     if out is not None and resume:
         # all processes, or none: those that were killed before the manifest have nothing to go on
         if least((part_of(Path(out)) / MANIFEST).is_file()):
-            log = continued(out, target, moving, plan.num_draws, progress, mesh, plan)
-            return _logged(Path(out), log)
+            asked = None if is_left_open else plan.num_draws
+            log = continued(out, target, moving, asked, progress, mesh, plan)
+            return _logged(Path(out), log, target, moving, progress, mesh, may_double)
         forget_unbegun(part_of(Path(out)))
 
     begun = time.perf_counter()
@@ -139,18 +146,19 @@ def sample(
             complete(target, moving, plan, here, log, progress, mesh)
         finally:
             log.close()
-        return _logged(Path(out), log)
+        return _logged(Path(out), log, target, moving, progress, mesh, may_double)
 
     history = History(plan, here)
     is_whole = complete(target, moving, plan, here, history, progress, mesh)
     if not history.here.iteration:
         raise KeyboardInterrupt("interrupted before the first draw")
-    seconds, iterations = time.perf_counter() - begun, history.here.iteration
-    attrs = attributes(plan, iterations, seconds, is_whole, history.troubles)
-    learnt = {} if history.learnt is None else history.learnt.arrays()
-    final = {name: np.asarray(array) for name, array in learnt.items()}
-    moments = history.here.moments
-    trace = as_datatree(plan, history.groups(), history.learning, final, moments, attrs)
+    trace = _held(history, time.perf_counter() - begun, is_whole)
+    while may_double and is_whole and num_draws < MOST_DRAWS and is_short(trace):
+        num_draws *= 2
+        history.reserve(num_draws)
+        # it is its own frozen self
+        is_whole = complete(target, moving, plan, history.here, history, progress, mesh, num_draws)
+        trace = _held(history, time.perf_counter() - begun, is_whole)
     if is_first():
         warn_of_trouble(trace, *history.troubles)
     return trace
@@ -192,19 +200,50 @@ def resume(
         >>> del trace; folder.cleanup()
     """
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
-    log = continued(folder, target, _chosen(target, sampler), num_draws, progress, mesh)
-    return _logged(Path(folder), log)
+    moving = _chosen(target, sampler)
+    log = continued(folder, target, moving, num_draws, progress, mesh)
+    return _logged(Path(folder), log, target, moving, progress, mesh, may_double=False)
 
 
-def _logged(folder: Path, log: RunLog) -> DataTree:
+def _held(history: History, seconds: float, is_whole: bool) -> DataTree:
+    """The trace of a run in memory."""
+    plan, here = history.plan, history.here
+    attrs = attributes(plan, here.iteration, seconds, is_whole, history.troubles)
+    learnt = {} if history.learnt is None else history.learnt.arrays()
+    final = {name: np.asarray(array) for name, array in learnt.items()}
+    return as_datatree(plan, history.groups(), history.learning, final, here.moments, attrs)
+
+
+def _logged(
+    folder: Path,
+    log: RunLog,
+    target: AnyTarget,
+    sampler: Sampler,
+    progress: bool,
+    mesh: Mesh | None,
+    may_double: bool,
+) -> DataTree:
+    """The trace of a run log, of a run that goes on if it is short and may."""
+    trace, runs = _read(folder, log)
+    while (
+        may_double
+        and not trace.attrs["is_interrupted"]
+        and (num_draws := 2 * log.plan.num_draws) <= MOST_DRAWS
+        and agreed(int(is_short(trace)))  # nobody goes on while another reads
+    ):
+        log = continued(folder, target, sampler, num_draws, progress, mesh)
+        trace, runs = _read(folder, log)
+    if is_first():
+        warn_of_trouble(trace, *joined_troubles(runs))
+    return trace
+
+
+def _read(folder: Path, log: RunLog) -> tuple[DataTree, list[Run]]:
     runs = [Run(log.folder, {}, log.plan, log.segments, None)]
     if jax.process_count() > 1:
         agreed(0)  # the others' last segments are there, too
         runs, _ = open_parts(folder)
-    trace = stored_trace(runs, is_cut=False)
-    if is_first():
-        warn_of_trouble(trace, *joined_troubles(runs))
-    return trace
+    return stored_trace(runs, is_cut=False), runs
 
 
 def _chosen(target: AnyTarget, sampler: Sampler | None) -> Sampler:
