@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import arviz_stats
 import numpy as np
@@ -12,7 +12,14 @@ from xarray import DataArray, Dataset, DataTree
 
 from momentem.run.troubles import Troubles
 
-__all__ = ["SamplingWarning", "is_short", "summary", "warn_of_trouble"]
+__all__ = [
+    "Convergence",
+    "SamplingWarning",
+    "convergence",
+    "is_short",
+    "summary",
+    "warn_of_trouble",
+]
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
 APART = 1.1  # R-hat above which chains are somewhere else, not short
@@ -27,6 +34,16 @@ BLOCK_BYTES = 2**25  # that are read from a run log at a time
 
 class SamplingWarning(UserWarning):
     """The draws may not represent the posterior."""
+
+
+class Convergence(NamedTuple):
+    """Names and values of the scalars that look worst, and which were looked at."""
+
+    rhat: tuple[str, float]
+    sizes: dict[str, tuple[str, float]]  # ESS by method
+    scope: str
+    wanted: int  # ESS
+    streamed: list[str]  # troubles of parameters that are not kept
 
 
 def summary(trace: DataTree, **options: Any) -> Any:
@@ -51,16 +68,19 @@ def summary(trace: DataTree, **options: Any) -> Any:
     return arviz_stats.summary(trace, **options)
 
 
-def warn_of_trouble(trace: DataTree, warmup: Troubles, draws: Troubles) -> None:
+def warn_of_trouble(
+    trace: DataTree, found: Convergence | None, warmup: Troubles, draws: Troubles
+) -> None:
     """Warns of divergences, of numbers that are not finite, of high R-hat and low ESS, of refused
     M-steps and of an interrupted run.
 
     Args:
         trace: of the run.
+        found: its `convergence`.
         warmup: troubles of its warm-up, counted at every iteration.
         draws: likewise, of its draws.
     """
-    for message in _messages(trace, warmup, draws):
+    for message in _messages(trace, found, warmup, draws):
         warn(message)
 
 
@@ -72,7 +92,9 @@ def warn(message: str) -> None:
     warnings.warn(message, SamplingWarning, stacklevel=level)
 
 
-def _messages(trace: DataTree, warmup: Troubles, draws: Troubles) -> list[str]:
+def _messages(
+    trace: DataTree, convergence: Convergence | None, warmup: Troubles, draws: Troubles
+) -> list[str]:
     found = []
     if trace.attrs["is_interrupted"]:
         kept = [
@@ -110,9 +132,10 @@ def _messages(trace: DataTree, warmup: Troubles, draws: Troubles) -> list[str]:
     if "posterior" not in trace.children:
         return found
     found += _stochastic_troubles(trace)
-    # chains that never moved have 0 / 0 for an R-hat: reported as nan
-    with np.errstate(all="ignore"):
-        return found + _convergence_troubles(trace)
+    if convergence is None:
+        chains, draws_kept = (trace["posterior"].sizes[axis] for axis in ("chain", "draw"))
+        return [*found, f"{chains} chains of {draws_kept} draws are too few to judge: run more"]
+    return found + _convergence_troubles(convergence)
 
 
 def _stochastic_troubles(trace: DataTree) -> list[str]:
@@ -137,55 +160,48 @@ def _stochastic_troubles(trace: DataTree) -> list[str]:
     return found
 
 
-def is_short(trace: DataTree) -> bool:
-    """Whether R-hat or ESS would be warned of, and more draws of the same would help."""
-    if not _is_judged(trace):
-        return False
-    with np.errstate(all="ignore"):
-        (_, rhat), sizes, _ = _convergence(trace)
-        wanted = _wanted(trace)
-        is_low = any(not ess >= wanted for _, ess in sizes.values())
-        is_streamed_low = bool(_streamed_troubles(trace, wanted))
-    return rhat <= APART and (rhat > MAX_RHAT or is_low or is_streamed_low)
-
-
-def _is_judged(trace: DataTree) -> bool:
+def convergence(trace: DataTree) -> Convergence | None:
+    """R-hat and ESS of a trace where they are worst; None if it is too short to tell."""
     sizes = trace["posterior"].sizes if "posterior" in trace.children else {}
-    return sizes.get("chain", 0) >= 2 and sizes.get("draw", 0) >= 4
+    if sizes.get("chain", 0) < 2 or sizes.get("draw", 0) < 4:
+        return None
+    wanted = MIN_ESS_PER_CHAIN * sizes["chain"]
+    # chains that never moved have 0 / 0 for an R-hat: reported as nan
+    with np.errstate(all="ignore"):
+        checked, scope = _checked(trace["posterior"].to_dataset())
+        return Convergence(
+            _worst(arviz_stats.rhat(checked), largest=True),
+            {
+                method: _worst(arviz_stats.ess(checked, method=method), largest=False)
+                for method in ("bulk", "tail")
+            },
+            scope,
+            wanted,
+            _streamed_troubles(trace, wanted),
+        )
 
 
-def _wanted(trace: DataTree) -> int:
-    return MIN_ESS_PER_CHAIN * trace["posterior"].sizes["chain"]
+def is_short(found: Convergence | None) -> bool:
+    """Whether R-hat or ESS would be warned of, and more draws of the same would help."""
+    if found is None or not found.rhat[1] <= APART:
+        return False
+    return bool(_convergence_troubles(found))
 
 
-def _convergence(trace: DataTree) -> tuple[tuple[str, float], dict[str, tuple[str, float]], str]:
-    """Of the scalars that look worst, name and R-hat, and name and ESS by method; which were
-    checked."""
-    checked, scope = _checked(trace["posterior"].to_dataset())
-    rhat = _worst(arviz_stats.rhat(checked), largest=True)
-    methods = ("bulk", "tail")
-    sizes = {m: _worst(arviz_stats.ess(checked, method=m), largest=False) for m in methods}
-    return rhat, sizes, scope
-
-
-def _convergence_troubles(trace: DataTree) -> list[str]:
-    if not _is_judged(trace):
-        chains, draws = (trace["posterior"].sizes[axis] for axis in ("chain", "draw"))
-        return [f"{chains} chains of {draws} draws are too few to judge: run more"]
-    (name, rhat), sizes, scope = _convergence(trace)
-    found = []
+def _convergence_troubles(of: Convergence) -> list[str]:
+    found, (name, rhat) = [], of.rhat
     if not rhat <= MAX_RHAT:
         found.append(
-            f"R-hat is {rhat:.4g} for {name}, above {MAX_RHAT}{scope}: the chains have not mixed; "
-            "draw more, or warm up longer"
+            f"R-hat is {rhat:.4g} for {name}, above {MAX_RHAT}{of.scope}: the chains have not "
+            "mixed; draw more, or warm up longer"
         )
-    for method, (name, ess) in sizes.items():
-        if not ess >= _wanted(trace):
+    for method, (name, ess) in of.sizes.items():
+        if not ess >= of.wanted:
             found.append(
-                f"{method} ESS is {ess:.0f} for {name}, below {MIN_ESS_PER_CHAIN} per chain{scope}:"
-                " draw more"
+                f"{method} ESS is {ess:.0f} for {name}, below {MIN_ESS_PER_CHAIN} per chain"
+                f"{of.scope}: draw more"
             )
-    return found + _streamed_troubles(trace, _wanted(trace))
+    return found + of.streamed
 
 
 def _streamed_troubles(trace: DataTree, wanted: int) -> list[str]:

@@ -14,7 +14,7 @@ from xarray import DataTree
 
 from momentem.checks import check_count, check_instance
 from momentem.meshes import check_mesh
-from momentem.run.diagnostics import is_short, warn_of_trouble
+from momentem.run.diagnostics import convergence, is_short, warn_of_trouble
 from momentem.run.fingerprints import fingerprints
 from momentem.run.history import History
 from momentem.run.logs import check_processes, continued, stored_trace
@@ -153,14 +153,16 @@ def sample(
     if not history.here.iteration:
         raise KeyboardInterrupt("interrupted before the first draw")
     trace = _held(history, time.perf_counter() - begun, is_whole)
-    while may_double and is_whole and num_draws < MOST_DRAWS and is_short(trace):
+    found = convergence(trace)
+    while may_double and is_whole and num_draws < MOST_DRAWS and is_short(found):
         num_draws *= 2
         history.reserve(num_draws)
         # it is its own frozen self
         is_whole = complete(target, moving, plan, history.here, history, progress, mesh, num_draws)
         trace = _held(history, time.perf_counter() - begun, is_whole)
+        found = convergence(trace)
     if is_first():
-        warn_of_trouble(trace, *history.troubles)
+        warn_of_trouble(trace, found, *history.troubles)
     return trace
 
 
@@ -225,16 +227,18 @@ def _logged(
 ) -> DataTree:
     """The trace of a run log, of a run that goes on if it is short and may."""
     trace, runs = _read(folder, log)
+    found = convergence(trace)
     while (
         may_double
         and not trace.attrs["is_interrupted"]
         and (num_draws := 2 * log.plan.num_draws) <= MOST_DRAWS
-        and agreed(int(is_short(trace)))  # nobody goes on while another reads
+        and agreed(int(is_short(found)))  # nobody goes on while another reads
     ):
         log = continued(folder, target, sampler, num_draws, progress, mesh)
         trace, runs = _read(folder, log)
+        found = convergence(trace)
     if is_first():
-        warn_of_trouble(trace, *joined_troubles(runs))
+        warn_of_trouble(trace, found, *joined_troubles(runs))
     return trace
 
 
