@@ -35,6 +35,10 @@ def skewed(x):
     return jnp.sum(3 * x - jnp.exp(x))
 
 
+def two_modes(x):
+    return jnp.logaddexp(-0.5 * jnp.sum((x - 9) ** 2), -0.5 * jnp.sum((x + 9) ** 2))
+
+
 SKEWED_MEAN, SKEWED_VARIANCE = 0.9227843351, 0.3949340668  # psi(3), psi'(3)
 
 # (log density, mean, variance, dimension)
@@ -56,13 +60,17 @@ def z_scores(trace, mean, variance):
     return np.concatenate(scores)
 
 
+def max_rhat(trace):
+    return float(arviz_stats.rhat(trace["posterior"].to_dataset())["position"].max())
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_right_posterior_with_nothing_set(name):
     logdensity, mean, variance, dim = PROBLEMS[name]
     trace = mt.sample(mt.density(logdensity, jnp.zeros(dim)), seed=3)
     # of at most 40 scores, a false alarm at 5 has a chance of 2e-5
     assert np.abs(z_scores(trace, mean, variance)).max() < 5
-    assert float(arviz_stats.rhat(trace["posterior"].to_dataset())["position"].max()) < 1.01
+    assert max_rhat(trace) < 1.01
     assert trace["warmup_posterior"].sizes["draw"] < 1000
     assert trace["posterior"].sizes["draw"] == 1000
 
@@ -100,10 +108,7 @@ def test_warm_up_and_draws_are_one_program():
 
 
 def test_modes_that_do_not_meet_are_warned_of():
-    target = mt.density(
-        lambda x: jnp.logaddexp(-0.5 * jnp.sum((x - 9) ** 2), -0.5 * jnp.sum((x + 9) ** 2)),
-        initial=jnp.zeros(2),
-    )
+    target = mt.density(two_modes, jnp.zeros(2))
     with pytest.warns(mt.SamplingWarning, match="R-hat"):
         mt.sample(target, spread=9.0, num_draws=300)
 
@@ -155,7 +160,7 @@ def run_with_one_chain_far_out(is_renamed=False):
 
 def test_a_chain_that_is_refused_takes_shorter_steps_until_it_moves():
     trace = run_with_one_chain_far_out()
-    assert float(arviz_stats.rhat(trace["posterior"].to_dataset())["position"].max()) < 1.02
+    assert max_rhat(trace) < 1.02
     assert trace["warmup_posterior"].sizes["draw"] < 1000
     # of 44 scores, a false alarm at 5 has a chance of 3e-5
     assert np.abs(z_scores(trace, np.zeros(11), np.ones(11))).max() < 5
@@ -165,7 +170,7 @@ def test_a_chain_that_is_refused_takes_shorter_steps_until_it_moves():
 def test_without_shorter_steps_it_stays(monkeypatch):
     monkeypatch.setattr(refusals, "LIMIT", np.inf)
     trace = run_with_one_chain_far_out(is_renamed=True)
-    assert float(arviz_stats.rhat(trace["posterior"].to_dataset())["position"].max()) > 1.02
+    assert max_rhat(trace) > 1.02
 
 
 def test_refusals_are_summed_and_forgotten():
@@ -270,10 +275,7 @@ def test_draws_are_not_doubled_in_vain(monkeypatch):
     monkeypatch.setattr(SAMPLE, "DRAWS", 125)
     target = mt.density(skewed, jnp.zeros(3))
     slow = mt.hmc(target, step_size=0.01, num_steps=1)
-    apart = mt.density(
-        lambda x: jnp.logaddexp(-0.5 * jnp.sum((x - 9) ** 2), -0.5 * jnp.sum((x + 9) ** 2)),
-        initial=jnp.zeros(2),
-    )
+    apart = mt.density(two_modes, jnp.zeros(2))
     runs = {
         "given": mt.sample(target, num_draws=125),
         "another": mt.sample(target, slow, num_warmup=0),

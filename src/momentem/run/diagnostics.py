@@ -22,8 +22,8 @@ __all__ = [
 ]
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
-APART = 1.1  # R-hat above which chains are somewhere else, not short
 MIN_ESS_PER_CHAIN = 100  # likewise
+APART = 1.1  # R-hat above which chains are somewhere else, not short
 MAX_HEAT = 0.02  # of the kinetic temperature, beyond its Monte Carlo error
 MAX_BIAS = 0.1  # eps lambda_max(M^-1 Bhat)
 MAX_CHECKED = 1000  # scalars; of more, every so manieth, because each takes about a millisecond

@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from momentem.run.peers import agreed, is_first, least, limited
 from momentem.run.reading import Run
 from momentem.run.store import MANIFEST, RunLog, create, forget_unbegun, part_of
 from momentem.run.trace import as_datatree, attributes
+from momentem.run.troubles import Troubles
 from momentem.samplers import sghmc_em, tuned_hmc_em
 from momentem.targets.density import parameter_forms
 from momentem.targets.minibatch import AnyTarget, StochasticTarget
@@ -33,6 +34,8 @@ from momentem.types import Sampler
 __all__ = ["resume", "sample"]
 
 DRAWS, MOST_DRAWS = 1000, 8000  # where their number is left open
+
+Judged = tuple[DataTree, Sequence[Troubles]]  # a trace, and the troubles of warm-up and draws
 
 
 def sample(
@@ -122,12 +125,17 @@ def sample(
 
     if out is not None:
         check_processes(Path(out))
+
+    def more_logged(num_draws: int) -> Judged:
+        assert out is not None
+        return _logged(Path(out), continued(out, target, moving, num_draws, progress, mesh))
+
     if out is not None and resume:
         # all processes, or none: those that were killed before the manifest have nothing to go on
         if least((part_of(Path(out)) / MANIFEST).is_file()):
             asked = None if is_left_open else plan.num_draws
             log = continued(out, target, moving, asked, progress, mesh, plan)
-            return _logged(Path(out), log, target, moving, progress, mesh, may_double)
+            return _judged(_logged(Path(out), log), log.plan.num_draws, may_double and more_logged)
         forget_unbegun(part_of(Path(out)))
 
     begun = time.perf_counter()
@@ -146,24 +154,24 @@ def sample(
             complete(target, moving, plan, here, log, progress, mesh)
         finally:
             log.close()
-        return _logged(Path(out), log, target, moving, progress, mesh, may_double)
+        return _judged(_logged(Path(out), log), plan.num_draws, may_double and more_logged)
 
     history = History(plan, here)
+
+    def held(is_whole: bool) -> Judged:
+        return _held(history, time.perf_counter() - begun, is_whole), history.troubles
+
+    def more_held(num_draws: int) -> Judged:
+        history.reserve(num_draws)
+        # the sampler is its own frozen self
+        return held(
+            complete(target, moving, plan, history.here, history, progress, mesh, num_draws)
+        )
+
     is_whole = complete(target, moving, plan, here, history, progress, mesh)
     if not history.here.iteration:
         raise KeyboardInterrupt("interrupted before the first draw")
-    trace = _held(history, time.perf_counter() - begun, is_whole)
-    found = convergence(trace)
-    while may_double and is_whole and num_draws < MOST_DRAWS and is_short(found):
-        num_draws *= 2
-        history.reserve(num_draws)
-        # it is its own frozen self
-        is_whole = complete(target, moving, plan, history.here, history, progress, mesh, num_draws)
-        trace = _held(history, time.perf_counter() - begun, is_whole)
-        found = convergence(trace)
-    if is_first():
-        warn_of_trouble(trace, found, *history.troubles)
-    return trace
+    return _judged(held(is_whole), plan.num_draws, may_double and more_held)
 
 
 def resume(
@@ -202,9 +210,26 @@ def resume(
         >>> del trace; folder.cleanup()
     """
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
-    moving = _chosen(target, sampler)
-    log = continued(folder, target, moving, num_draws, progress, mesh)
-    return _logged(Path(folder), log, target, moving, progress, mesh, may_double=False)
+    log = continued(folder, target, _chosen(target, sampler), num_draws, progress, mesh)
+    return _judged(_logged(Path(folder), log), log.plan.num_draws, more=False)
+
+
+def _judged(
+    judged: Judged, num_draws: int, more: Callable[[int], Judged] | Literal[False]
+) -> DataTree:
+    """The trace, drawn on by `more`, if any, to twice as many draws while they are too few; what is
+    wrong with it in the end is warned of. The first process judges for all."""
+    while True:
+        trace, troubles = judged
+        found = convergence(trace) if is_first() else None
+        is_last = trace.attrs["is_interrupted"] or 2 * num_draws > MOST_DRAWS
+        if not more or is_last or not agreed(int(is_short(found))):
+            break
+        num_draws *= 2
+        judged = more(num_draws)
+    if is_first():
+        warn_of_trouble(trace, found, *troubles)
+    return trace
 
 
 def _held(history: History, seconds: float, is_whole: bool) -> DataTree:
@@ -216,38 +241,13 @@ def _held(history: History, seconds: float, is_whole: bool) -> DataTree:
     return as_datatree(plan, history.groups(), history.learning, final, here.moments, attrs)
 
 
-def _logged(
-    folder: Path,
-    log: RunLog,
-    target: AnyTarget,
-    sampler: Sampler,
-    progress: bool,
-    mesh: Mesh | None,
-    may_double: bool,
-) -> DataTree:
-    """The trace of a run log, of a run that goes on if it is short and may."""
-    trace, runs = _read(folder, log)
-    found = convergence(trace)
-    while (
-        may_double
-        and not trace.attrs["is_interrupted"]
-        and (num_draws := 2 * log.plan.num_draws) <= MOST_DRAWS
-        and agreed(int(is_short(found)))  # nobody goes on while another reads
-    ):
-        log = continued(folder, target, sampler, num_draws, progress, mesh)
-        trace, runs = _read(folder, log)
-        found = convergence(trace)
-    if is_first():
-        warn_of_trouble(trace, found, *joined_troubles(runs))
-    return trace
-
-
-def _read(folder: Path, log: RunLog) -> tuple[DataTree, list[Run]]:
+def _logged(folder: Path, log: RunLog) -> Judged:
+    """The trace of a run log."""
     runs = [Run(log.folder, {}, log.plan, log.segments, None)]
     if jax.process_count() > 1:
         agreed(0)  # the others' last segments are there, too
         runs, _ = open_parts(folder)
-    return stored_trace(runs, is_cut=False), runs
+    return stored_trace(runs, is_cut=False), joined_troubles(runs)
 
 
 def _chosen(target: AnyTarget, sampler: Sampler | None) -> Sampler:

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from momentem.types import Count, Scalar
 
-__all__ = ["DualAveraging", "restarted", "started", "updated"]
+__all__ = ["LONGEST", "DualAveraging", "restarted", "started", "updated"]
 
 GAMMA, T0, KAPPA = 0.05, 10.0, 0.75  # Hoffman and Gelman's
-LARGEST = 0.75 * math.pi  # no path is longer
+LONGEST = 0.75 * math.pi  # of paths, but for their jitter, and so of steps
 OPTIMISM = 0.7  # mu above the start, in logarithms: exploring errs on the large side
 
 
@@ -48,7 +48,7 @@ def updated(old: DualAveraging, rate: Scalar, target: Scalar | float) -> DualAve
     time = old.time + 1
     t = time.astype(rate.dtype)
     error = (1 - 1 / (t + T0)) * old.error + (target - rate) / (t + T0)
-    log_step = jnp.minimum(old.centre - jnp.sqrt(t) / GAMMA * error, math.log(LARGEST))
+    log_step = jnp.minimum(old.centre - jnp.sqrt(t) / GAMMA * error, math.log(LONGEST))
     weight = t**-KAPPA
     average = weight * log_step + (1 - weight) * old.log_average
     return DualAveraging(time, old.centre, error, log_step, average)

@@ -36,12 +36,12 @@ from momentem.em.wrapper import EMState
 from momentem.moments import Moments, observe
 from momentem.programs import program
 from momentem.tuning import refusals, turns
-from momentem.tuning.step_size import DualAveraging, restarted, started, updated
+from momentem.tuning.step_size import LONGEST, DualAveraging, restarted, started, updated
 from momentem.types import EnsembleInfo, Flag, Learnt, PRNGKey, Sampler, Scalar, Scalars, Vectors
 
 __all__ = ["PATH", "TunedState", "tuned"]
 
-PATH, LONGEST = math.pi / 2, 0.75 * math.pi
+PATH = math.pi / 2
 FIRST_ITERATIONS = 10  # of the first E-step, at least
 FIRST_STEPS = 8.0  # most steps of a path in the first E-step
 MOST_STEPS = 1000.0  # of any path
