@@ -21,7 +21,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 
 from momentem import datasets, keys
 from momentem.models.topics.local import gibbs
-from momentem.models.topics.minibatches import draw_tokens, num_tokens, strata
+from momentem.models.topics.minibatches import draw_lines, layout
 from momentem.models.topics.model import minibatch_target, model
 from momentem.models.topics.recipes import RECIPES, recipe
 from momentem.models.topics.starts import start
@@ -35,19 +35,19 @@ def contenders(train):
     host, key = np.random.default_rng(0), keys.key(0)
     shape = model(train.num_words, 100, frequencies=train.frequencies())
     position = start(shape, train, host)
-    layers = strata(train, BATCH // 2, num_widths=BATCH // 2, lengths=num_tokens(train))
-    *rows, weights = draw_tokens(train, layers, host, (NUM_ITERATIONS, NUM_STEPS), 2)
-    weights = jnp.asarray(weights, position.dtype)
-    inputs = jax.random.split(key, NUM_ITERATIONS), tuple(rows)
+    lines = layout(train, BATCH // 2)
+    batches = draw_lines(train, lines, host, (NUM_ITERATIONS, NUM_STEPS), 2)
+    weights = jnp.asarray(lines.weights(2), position.dtype)
+    inputs = jax.random.split(key, NUM_ITERATIONS), batches
 
-    def target_of(rows):
+    def target_of(batches):
         share = BATCH / train.num_documents
-        return minibatch_target(shape, gibbs(), (*rows, weights), position, share)
+        return minibatch_target(shape, gibbs(), batches, weights, position, share)
 
     def bare(num_gradients):
         def iteration(position, inputs):
-            key, rows = inputs
-            target = target_of(rows)
+            key, batches = inputs
+            target = target_of(batches)
 
             def step(position, batch):
                 for _ in range(num_gradients):
@@ -64,10 +64,11 @@ def contenders(train):
         made = recipe(name, shape, train, NUM_STEPS)
 
         def iteration(state, inputs):
-            key, rows = inputs
-            return made.learning(target_of(rows)).step(key, state)[0], None
+            key, batches = inputs
+            return made.learning(target_of(batches)).step(key, state)[0], None
 
-        state = made.learning(target_of(tuple(each[0] for each in rows))).init(key, position[None])
+        first = jax.tree.map(lambda leaf: leaf[0], batches)
+        state = made.learning(target_of(first)).init(key, position[None])
         go = jax.jit(lambda state, inputs: jax.lax.scan(iteration, state, inputs)[0])
         return lambda: go(state, inputs)
 

@@ -30,10 +30,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from momentem.computed_once import computed_once
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Count, Mass, PRNGKey, Scalar, Static, Vector
 
-__all__ = ["Path", "PhasePoint", "aboba", "leapfrog", "rotating_trajectory", "trajectory"]
+__all__ = [
+    "Path",
+    "PhasePoint",
+    "StepNormals",
+    "aboba",
+    "leapfrog",
+    "rotating_trajectory",
+    "step_normals",
+    "trajectory",
+]
+
+MOST_AT_ONCE = 10_000  # numbers of a step that are drawn with those of the others
 
 
 class PhasePoint(NamedTuple):
@@ -108,6 +120,34 @@ class Path(NamedTuple):
     spare: Vector  # standard normals that no step has seen: y, if the path must be undone
 
 
+class StepNormals(NamedTuple):
+    """Standard normals for the steps of a path, and some that no step sees."""
+
+    sources: Array  # a leading axis of steps: the normals, or the keys to draw them with
+    drawn: Callable[[Array], Float[Array, "each dim"]]  # from the source of a step
+    spare: Vector
+
+
+def step_normals(key: PRNGKey, num_steps: int, each: int, like: Vector) -> StepNormals:
+    """`each` vectors of normals for every step, of the shape and dtype of `like`.
+
+    Few numbers are drawn for all steps at once, which saves calls; many where they are used, for to
+    write and read those of all steps takes longer than to draw them.
+    """
+    dim, dtype = len(like), like.dtype
+    if dim <= MOST_AT_ONCE:
+        normals = jax.random.normal(key, (each * num_steps + 1, dim), dtype)
+        return StepNormals(
+            normals[:-1].reshape(num_steps, each, dim), lambda source: source, normals[-1]
+        )
+    steps_key, spare_key = jax.random.split(key)
+    return StepNormals(
+        jax.random.split(steps_key, num_steps),
+        lambda source: computed_once(jax.random.normal(source, (each, dim), dtype)),
+        jax.random.normal(spare_key, (dim,), dtype),
+    )
+
+
 def aboba(
     target: StochasticTarget,
     mass: Mass,
@@ -120,19 +160,18 @@ def aboba(
     whitened: Vector,
     extra: Any,
 ) -> Path:
-    """`num_steps` ABOBA steps. Minibatches and normals are drawn in bulk; the half drifts between
-    steps are taken as one."""
+    """`num_steps` ABOBA steps. Minibatches are drawn in bulk; the half drifts between steps are
+    taken as one."""
     batch_key, noise_key = jax.random.split(key)
     batches = target.batches(batch_key, num_steps)
-    shape = (num_steps.value + 1, len(position))
-    normals = jax.random.normal(noise_key, shape, position.dtype)
+    normals = step_normals(noise_key, num_steps.value, 1, position)
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         theta, y, extra, total, _ = carry
-        batch, z = inputs
+        batch, source = inputs
         noisy = target.noisy_gradient(batch, theta)
         kick = step_size / 2 * mass.whiten(noisy.gradient)
-        y = damp(y + kick, z, extra) + kick
+        y = damp(y + kick, normals.drawn(source)[0], extra) + kick
         theta = theta + step_size * mass.drift(y)
         carry = (theta, y, finish(y, extra), total + y**2, noisy.gradient)
         return carry, (noisy.noise, noisy.information)
@@ -141,8 +180,8 @@ def aboba(
     zeros = jnp.zeros_like(position)
     start = (theta, whitened, extra, zeros, zeros)
     (theta, y, extra, total, gradient), (noises, informations) = jax.lax.scan(
-        step, start, (batches, normals[:-1])
+        step, start, (batches, normals.sources)
     )
     theta = theta - step_size / 2 * mass.drift(y)
     mean = total / num_steps.value
-    return Path(theta, y, extra, gradient, noises, informations, mean, normals[-1])
+    return Path(theta, y, extra, gradient, noises, informations, mean, normals.spare)

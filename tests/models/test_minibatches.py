@@ -9,8 +9,10 @@ import pytest
 from momentem.models.topics.corpus import corpus, load, save
 from momentem.models.topics.minibatches import (
     MOST,
+    WIDTH,
     draw,
-    draw_tokens,
+    draw_lines,
+    layout,
     num_tokens,
     padding,
     strata,
@@ -216,23 +218,29 @@ def test_newsgroups(data, name):
     assert min(seconds) < 0.5
 
 
-def test_tokens_add_up_to_documents():
-    """Every document drawn is one of its stratum, whole, and a large count is MOST tokens."""
-    counts = np.random.default_rng(0).poisson(1.0, size=(30, 7))
+def test_lines_add_up_to_documents():
+    """Every document drawn is one of its stratum, whole, in its words and in its tokens; a large
+    count is MOST tokens."""
+    counts = np.random.default_rng(0).poisson(1.0, size=(30, 17))
     counts[3] = 0
     counts[5, 2] = 4 * MOST + 1
     documents = corpus(counts)
-    lengths = num_tokens(documents)
-    np.testing.assert_array_equal(lengths, np.minimum(counts, MOST).sum(axis=1))
-    layers = strata(documents, 5, num_widths=5, lengths=lengths)
-    found = draw_tokens(documents, layers, np.random.default_rng(1), (4, 3), 2)
-    assert found.words.shape == (4, 3, 2 * layers.widths.sum())
-    np.testing.assert_array_equal(found.weights, np.tile(layers.sizes, 2))
-    assert np.all(np.diff(found.documents) >= 0)
+    np.testing.assert_array_equal(num_tokens(documents), np.minimum(counts, MOST).sum(axis=1))
+    found = layout(documents, 5)
+    layers = found.strata
+    drawn = draw_lines(documents, found, np.random.default_rng(1), (4, 3), 2)
+    assert drawn.words.shape == drawn.counts.shape == (4, 3, 2 * found.num_lines, WIDTH)
+    assert drawn.tokens.shape == (4, 3, 2 * layers.widths.sum())
+    np.testing.assert_array_equal(found.weights(2), np.tile(layers.sizes, 2))
+    assert np.all(np.diff(drawn.documents) >= 0)
     for place in np.ndindex(4, 3):
-        table = np.zeros((10, 7))
-        np.add.at(table, (found.documents[place], found.words[place]), found.counts[place])
-        for d, row in enumerate(table):
+        words, of_words, owners, tokens, of_tokens = (each[place] for each in drawn)
+        owners = np.repeat(owners, WIDTH)
+        tables = np.zeros((2, 10, 17))
+        np.add.at(tables[0], (owners, words.ravel()), of_words.ravel())
+        np.add.at(tables[1], (owners[tokens], words.ravel()[tokens]), of_tokens)
+        np.testing.assert_allclose(tables[0], tables[1], atol=1e-5)
+        for d, row in enumerate(tables[0]):
             s = d % 5
             of_stratum = counts[layers.order[layers.edges[s] : layers.edges[s + 1]]]
-            assert np.any(np.all(np.abs(of_stratum - row) < 1e-5, axis=1))
+            assert np.any(np.all(of_stratum == row, axis=1))

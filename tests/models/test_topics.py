@@ -12,7 +12,7 @@ from scipy import stats
 from momentem.models.topics import TopicModel, evaluation, local, runs, starts
 from momentem.models.topics.corpus import corpus, split_words
 from momentem.models.topics.fit import Fit, fit, joined
-from momentem.models.topics.minibatches import draw_tokens, num_tokens, strata
+from momentem.models.topics.minibatches import draw_lines, layout
 from momentem.models.topics.model import (
     Blocks,
     Model,
@@ -44,12 +44,17 @@ def exact(phi, r, y):
     return np.array(ways), chances / chances.sum()
 
 
-def tokens_of(phi, y, num):
-    """The same document so many times, token by token."""
-    words = np.tile(np.repeat(np.arange(len(y)), y), num)
-    documents = np.repeat(np.arange(num), np.sum(y))
-    ones = jnp.ones(len(words), phi.dtype)
-    return local.Tokens(phi[words], ones, jnp.asarray(documents), Static(num))
+def lines_of(phi, y, num):
+    """The same document so many times, in a line each."""
+    tokens = np.arange(num)[:, None] * len(y) + np.repeat(np.arange(len(y)), y)
+    return local.Lines(
+        jnp.tile(phi[None], (num, 1, 1)),
+        jnp.tile(jnp.asarray(y, phi.dtype)[None], (num, 1)),
+        jnp.arange(num),
+        jnp.asarray(tokens.reshape(-1)),
+        jnp.ones(tokens.size, phi.dtype),
+        Static(num),
+    )
 
 
 def broken_gibbs(monkeypatch, what):
@@ -63,7 +68,7 @@ def broken_gibbs(monkeypatch, what):
             lambda shape, *rest: log_gamma(jnp.maximum(shape - lower, 1e-3), *rest),
         )
     else:
-        monkeypatch.setattr(local, "picked", lambda joint, u: picked(joint, 0.9 * u))
+        monkeypatch.setattr(local, "picked", lambda *given: picked(*given[:-1], 0.9 * given[-1]))
 
 
 @pytest.mark.parametrize("broken", [None, "theta", "z"])
@@ -72,14 +77,11 @@ def test_gibbs_is_right_in_law(monkeypatch, broken):
     if broken:
         broken_gibbs(monkeypatch, broken)
     num = 5_000
-    tokens = tokens_of(jnp.asarray(PHI), Y, num)
-    found = local.gibbs(15).solve(jax.random.key(0), tokens, jnp.asarray(R))
+    found = local.gibbs(15).solve(jax.random.key(0), lines_of(PHI, Y, num), jnp.asarray(R))
     ways, chances = exact(PHI, R, Y)
     expected = np.tensordot(chances, ways, 1)
     error = np.sqrt(np.tensordot(chances, ways**2, 1) - expected**2) / num**0.5
-    places = np.add.accumulate([0, *Y[:-1]])
-    z = np.add.reduceat(np.asarray(found.expected).reshape(num, -1, len(R)), places, axis=1)
-    is_right = bool(np.all(np.abs(np.mean(z, axis=0) - expected) <= 5 * error + 1e-12))
+    is_right = bool(np.all(np.abs(np.mean(found.expected, 0) - expected) <= 5 * error + 1e-12))
     chance = chances @ (ways.sum(axis=1) > 0)
     spread = np.sqrt(chance * (1 - chance) / num)
     is_right &= bool(np.all(np.abs(np.mean(found.present, axis=0) - chance) <= 5 * spread + 1e-12))
@@ -103,25 +105,32 @@ def test_log_gamma_in_law():
     assert all(distance(logs[:, i], 1.1 * shape) > bound for i, shape in enumerate(shapes[1:], 1))
 
 
-@pytest.mark.parametrize("num_topics", [1, 2, 7, 100])
+@pytest.mark.parametrize("num_topics", [1, 2, 7, 12, 100])
 def test_picked_inverts_the_cumulative_sums(num_topics):
+    """Of phi theta at each token's word and document, topics in the order of the combs."""
     rng = np.random.default_rng(0)
-    joint, chances = rng.gamma(0.3, size=(500, num_topics)), rng.uniform(size=500)
-    cumulative = np.cumsum(joint, axis=1)
-    expected = np.sum(cumulative <= (chances * cumulative[:, -1])[:, None], axis=1)
-    found = local.picked(jnp.asarray(joint), jnp.asarray(chances))
+    phi, loads = rng.gamma(0.3, size=(60, 4, num_topics)), rng.gamma(0.3, size=(9, num_topics))
+    documents = np.sort(rng.integers(9, size=60))
+    tokens, chances = rng.integers(240, size=500), rng.uniform(size=500)
+    owners = documents[tokens // 4]
+    spacing = round(num_topics**0.5)
+    order = np.argsort(np.arange(num_topics) % spacing, kind="stable")
+    cumulative = np.cumsum((phi.reshape(240, -1)[tokens] * loads[owners])[:, order], axis=1)
+    expected = order[np.sum(cumulative <= (chances * cumulative[:, -1])[:, None], axis=1)]
+    numbers = jnp.ones((60, 4)), jnp.asarray(documents), jnp.asarray(tokens), jnp.ones(500)
+    lines = local.Lines(jnp.asarray(phi), *numbers, Static(9))
+    found = local.picked(lines, jnp.asarray(owners), jnp.asarray(loads), jnp.asarray(chances))
     np.testing.assert_array_equal(found, expected)
 
 
 def test_fixed_point_is_stationary_and_near_the_mean():
     phi, y = jnp.asarray(PHI), jnp.asarray(Y, float)
-    tokens = local.Tokens(phi, y, jnp.zeros(3, int), Static(1))
-    found = local.fixed_point(500).solve(jax.random.key(0), tokens, jnp.asarray(R))
+    found = local.fixed_point(500).solve(jax.random.key(0), lines_of(PHI, Y, 1), jnp.asarray(R))
     more = local.collapsed_field(501, phi[None], y[None], jnp.asarray(R)).loads
     np.testing.assert_allclose(more, found.loads, rtol=1e-6)
-    np.testing.assert_allclose(jnp.sum(found.expected, axis=1), y, rtol=1e-9)
+    np.testing.assert_allclose(jnp.sum(found.expected[0], axis=1), y, rtol=1e-9)
     ways, chances = exact(PHI, R, Y)
-    np.testing.assert_allclose(found.expected, np.tensordot(chances, ways, 1), atol=0.25)
+    np.testing.assert_allclose(found.expected[0], np.tensordot(chances, ways, 1), atol=0.25)
     assert np.all((found.present > 0) & (found.present <= 1))
 
 
@@ -147,6 +156,13 @@ def simulate(rng, num):
     return np.concatenate(parts, axis=1), z
 
 
+def in_lines(counts):
+    """Every document in a line of its own, all words in it, with no tokens."""
+    words = jnp.tile(jnp.arange(counts.shape[1])[None], (len(counts), 1))
+    none = jnp.zeros(0, int), jnp.zeros(0)
+    return words, counts, jnp.arange(len(counts)), *none
+
+
 @pytest.mark.parametrize("sabotage", [None, "prior", "topics", "weights"])
 def test_scores_have_mean_zero_under_the_joint_density(sabotage):
     """E[f(z) grad log p(position, z)] = 0 for f = 1 and for bounded functions of the counts, which
@@ -161,17 +177,17 @@ def test_scores_have_mean_zero_under_the_joint_density(sabotage):
         phi, r = topics_of(SMALL, position)
         n = jnp.sum(z, axis=0)
         given = local.LocalStep(
-            lambda *_: local.Local(z, n[None], (n > 0).astype(float)[None], jnp.ones((1, 2)))
+            lambda *_: local.Local(z[None], n[None], (n > 0).astype(float)[None], jnp.ones((1, 2)))
         )
-        rows = (jnp.arange(3), jnp.sum(z, axis=1), jnp.zeros(3, int), jnp.ones(1))
-        sums = document_sums(SMALL, given, jax.random.key(0), phi, r, rows, 1)
+        batch = in_lines(jnp.sum(z, axis=1)[None])
+        sums = document_sums(SMALL, given, jax.random.key(0), phi, r, batch, jnp.ones(1), 1)
         S = sums.counts[0]
         d_x = S - phi * jnp.sum(S, axis=0, keepdims=True)
         d_rho = r * sums.weights[0]
         d_x = 2 * d_x if sabotage == "topics" else d_x
         d_rho = -d_rho if sabotage == "weights" else d_rho
         data = Model.flat(Blocks(d_x, d_rho, jnp.zeros(2), jnp.zeros(3)))
-        prior = jax.grad(log_prior, argnums=1)(SMALL, position)
+        prior = Model.flat(jax.grad(log_prior, argnums=1)(SMALL, SMALL.blocks(position)))
         whole = data + (prior[::-1] if sabotage == "prior" else prior)
         counts = Model.flat(Blocks(z, n, n, jnp.full(3, jnp.sum(n))))
         return jnp.concatenate([jnp.delete(each, -2) for each in (whole, jnp.tanh(counts) * whole)])
@@ -200,22 +216,20 @@ def test_minibatch_gradient_has_no_bias(is_broken):
     shape = model(12, 2, dtype=jnp.float64)
     position = jnp.asarray(np.random.default_rng(0).normal(size=shape.dim) - 2)
     step = local.fixed_point(5)
-    layers = strata(train, 3, num_widths=3, lengths=num_tokens(train))
-    *drawn, weights = draw_tokens(train, layers, np.random.default_rng(0), (400,), 2)
-    rows = (*drawn, jnp.asarray(weights) * (1.3 if is_broken else 1))
-    target = minibatch_target(shape, step, rows, position, 1.0)
+    lines = layout(train, 3)
+    drawn = draw_lines(train, lines, np.random.default_rng(0), (400,), 2)
+    weights = jnp.asarray(lines.weights(2)) * (1.3 if is_broken else 1)
+    target = minibatch_target(shape, step, drawn, weights, position, 1.0)
     classes, _ = target.batches(jax.random.key(0), Static(400))
     keys = jax.random.split(jax.random.key(0), 400)
     noisy = jax.vmap(target.noisy_gradient, in_axes=((0, 0), None))((classes, keys), position)
     phi, r = topics_of(shape, position)
-    # tokens of a word share their responsibilities at the fixed point: words with counts do as well
-    words, documents = jnp.tile(jnp.arange(12), 6), jnp.repeat(jnp.arange(6), 12)
-    counts = jnp.asarray(train.to_csr().toarray(), float).reshape(-1)
-    tokens = (words, counts, documents, jnp.ones(6))
-    sums = document_sums(shape, step, jax.random.key(0), phi, r, tokens, 1)
+    batch = in_lines(jnp.asarray(train.to_csr().toarray(), float))
+    sums = document_sums(shape, step, jax.random.key(0), phi, r, batch, jnp.ones(6), 1)
     d_x = sums.counts[0] - phi * jnp.sum(sums.counts[0], axis=0, keepdims=True)
     data = Model.flat(Blocks(d_x, r * sums.weights[0], jnp.zeros(2), jnp.zeros(3)))
-    whole = np.asarray(data + jax.grad(log_prior, argnums=1)(shape, position))
+    of_prior = Model.flat(jax.grad(log_prior, argnums=1)(shape, shape.blocks(position)))
+    whole = np.asarray(data + of_prior)
     found = np.asarray(noisy.gradient)
     error = found.std(axis=0) / len(found) ** 0.5
     is_right = bool(np.all(np.abs(found.mean(axis=0) - whole) <= 5 * error + 1e-6))
@@ -233,18 +247,18 @@ def test_stochastic_em_improves_the_start(monkeypatch, is_broken):
     train, _ = some_documents(num=100)
     observed, held_out = split_words(some_documents(num=50, seed=1)[0])
     shape = model(12, 3)
-    layers = strata(train, 10, num_widths=10, lengths=num_tokens(train))
-    *rows, weights = draw_tokens(train, layers, np.random.default_rng(0), (100,), 2)
+    lines = layout(train, 10)
+    batches = draw_lines(train, lines, np.random.default_rng(0), (100,), 2)
+    weights = jnp.asarray(lines.weights(2), jnp.float32)
     first = starts.start(shape, train, np.random.default_rng(0))
 
     def step(state, inputs):
-        key, rows = inputs
-        tokens = (*rows, jnp.asarray(weights, jnp.float32))
-        return starts.improve(shape, local.gibbs(2), key, state, tokens), None
+        key, batch = inputs
+        return starts.improve(shape, local.gibbs(2), key, state, batch, weights), None
 
     state = starts.unimproved(shape, first, train.num_tokens)
     keys = jax.random.split(jax.random.key(0), 100)
-    state, _ = jax.lax.scan(step, state, (keys, tuple(rows)))
+    state, _ = jax.lax.scan(step, state, (keys, batches))
 
     def perplexity(position):
         return evaluation.Perplexity(observed, held_out).add(*topics_of(shape, position))[0]

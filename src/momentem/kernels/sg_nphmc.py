@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from momentem.integrators import Path
+from momentem.integrators import Path, step_normals
 from momentem.kernels.nphmc import NosePoint, energy_excess, generalised_leapfrog
 from momentem.kernels.stochastic import (
     check_stochastic,
@@ -84,15 +84,14 @@ def _step(
     mass, step_size, Q = learnt.mass, learnt.step_size, learnt.thermostat_mass
     batch_key, noise_key, thermostat_key = jax.random.split(key, 3)
     batches = target.batches(batch_key, num_steps)
-    shape = (2 * num_steps.value + 1, len(state.position))
-    normals = jax.random.normal(noise_key, shape, state.position.dtype)
-    pairs = normals[:-1].reshape(num_steps.value, 2, -1)  # one normal for each O
+    normals = step_normals(noise_key, num_steps.value, 2, state.position)  # one for each O
     rates = friction + step_size / 2 * learnt.noise
     decay, spread = damping(friction, rates, step_size / 2)
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         theta, y, q, total, drift, _ = carry
-        batch, z = inputs
+        batch, source = inputs
+        z = normals.drawn(source)
         y = decay * y + spread * z[0]
         here = target.noisy_gradient(batch, theta)
 
@@ -111,10 +110,10 @@ def _step(
     zeros, zero = jnp.zeros_like(state.position), jnp.zeros_like(state.thermostat)
     start: Any = (*state, zeros, zero, zeros)
     (theta, y, q, total, drift, gradient), (noises, informations) = jax.lax.scan(
-        step, start, (batches, pairs)
+        step, start, (batches, normals.sources)
     )
     mean = total / num_steps.value
-    path = Path(theta, y, q, gradient, noises, informations, mean, normals[-1])
+    path = Path(theta, y, q, gradient, noises, informations, mean, normals.spare)
     # the quadratic has no root, or s leaves its bounds, as NaN, which `tell` finds; q starts anew
     old = state._replace(thermostat=fresh_thermostat(thermostat_key, Q))
     new = SGNPHMCState(theta, y, q)

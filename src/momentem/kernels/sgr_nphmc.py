@@ -31,7 +31,7 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_positive
 from momentem.fixed_points import FixedPoint, iterations
-from momentem.integrators import Path
+from momentem.integrators import Path, step_normals
 from momentem.kernels.nphmc import bounded_log, quadratic_root
 from momentem.kernels.riemannian import RiemannPoint, at, check_riemannian, drift, force, kick
 from momentem.kernels.sg_nphmc import SGNPHMCState, fresh_thermostat
@@ -147,15 +147,14 @@ def _step(
     eps, Q = jnp.asarray(step_size, dtype), jnp.asarray(thermostat_mass, dtype)
     batch_key, noise_key, thermostat_key = jax.random.split(key, 3)
     batches = target.batches(batch_key, num_steps)
-    shape = (2 * num_steps.value + 1, len(state.position))
-    normals = jax.random.normal(noise_key, shape, dtype)
-    pairs = normals[:-1].reshape(num_steps.value, 2, -1)  # one normal for each O
+    normals = step_normals(noise_key, num_steps.value, 2, state.position)  # one for each O
     rate = friction + eps / 2 * noise
     decay, spread = damping(friction, rate, eps / 2)
 
     def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         theta, y, q, geometry, total, drifted, _ = carry
-        batch, z = inputs
+        batch, source = inputs
+        z = normals.drawn(source)
         y = decay * y + spread * z[0]
         here = target.noisy_gradient(batch, theta)
         point = RiemannPoint(theta, here.logdensity, here.gradient, *geometry)
@@ -173,10 +172,10 @@ def _step(
 
     zeros, zero = jnp.zeros_like(state.position), jnp.zeros_like(state.thermostat)
     start: Any = (*state, at(metric, state.position), zeros, zero, zeros)
-    end, (noises, informations) = jax.lax.scan(step, start, (batches, pairs))
+    end, (noises, informations) = jax.lax.scan(step, start, (batches, normals.sources))
     theta, y, q, geometry, total, drifted, gradient = end
     mean = total / num_steps.value
-    path = Path(theta, y, q, gradient, noises, informations, mean, normals[-1])
+    path = Path(theta, y, q, gradient, noises, informations, mean, normals.spare)
     old = state._replace(thermostat=fresh_thermostat(thermostat_key, Q))
     learnt = Learnt(geometry[0], eps, jnp.full_like(theta, noise))
     stats = {"energy_error": drifted, "step_size": eps}

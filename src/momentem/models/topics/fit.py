@@ -21,7 +21,7 @@ from momentem.em.wrapper import FixedState
 from momentem.models.topics.corpus import Corpus
 from momentem.models.topics.evaluation import Perplexity
 from momentem.models.topics.local import LocalStep, gibbs
-from momentem.models.topics.minibatches import draw_tokens, num_tokens, strata
+from momentem.models.topics.minibatches import Lines, draw_lines, layout
 from momentem.models.topics.model import Model, minibatch_target, topics_of
 from momentem.models.topics.recipes import Recipe
 from momentem.models.topics.starts import improve, start, unimproved
@@ -88,35 +88,35 @@ def fit(
     position, chunk = start(model, train, host), min(CHUNK, stride)
     feed = _Feed(train, batch_size, num_steps, chunk, host, position.dtype)
 
-    def target_of(rows: Any) -> Any:
+    def target_of(batches: Any) -> Any:
         share = batch_size / train.num_documents
-        return minibatch_target(model, local, (*rows, feed.weights), position, share)
+        return minibatch_target(model, local, batches, feed.weights, position, share)
 
-    def steps(sampler_of: Any, state: Any, keys: Any, rows: Any) -> Any:
+    def steps(sampler_of: Any, state: Any, keys: Any, batches: Any) -> Any:
         def step(state: Any, inputs: Any) -> Any:
-            key, rows = inputs
-            state, info = sampler_of(target_of(rows)).step(key, state)
+            key, batches = inputs
+            state, info = sampler_of(target_of(batches)).step(key, state)
             return state, jnp.any(info.chains.stats["diverging"])
 
-        return jax.lax.scan(step, state, (keys, rows))
+        return jax.lax.scan(step, state, (keys, batches))
 
     @jax.jit
-    def seek(state: Any, keys: Any, rows: Any) -> Any:
+    def seek(state: Any, keys: Any, batches: Any) -> Any:
         def step(state: Any, inputs: Any) -> Any:
-            key, rows = inputs
-            return improve(model, local, key, state, (*rows, feed.weights)), None
+            key, batch = inputs
+            return improve(model, local, key, state, batch, feed.weights), None
 
         keys = jax.vmap(lambda key: jax.random.split(key, num_steps))(keys).reshape(-1)
-        rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
-        return jax.lax.scan(step, state, (keys, rows))[0], np.zeros(1)
+        batches = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
+        return jax.lax.scan(step, state, (keys, batches))[0], np.zeros(1)
 
     @jax.jit
-    def learn(state: Any, keys: Any, rows: Any) -> Any:
-        return steps(recipe.learning, state, keys, rows)
+    def learn(state: Any, keys: Any, batches: Any) -> Any:
+        return steps(recipe.learning, state, keys, batches)
 
     @jax.jit
-    def move(learnt: Any, state: Any, keys: Any, rows: Any) -> Any:
-        return steps(lambda target: recipe.frozen(target, learnt), state, keys, rows)
+    def move(learnt: Any, state: Any, keys: Any, batches: Any) -> Any:
+        return steps(lambda target: recipe.frozen(target, learnt), state, keys, batches)
 
     total, done, run = num_burn_in + num_draws, 0, _Run(model, measure, watch)
     with feed, Progress(total, is_progress_shown) as progress:
@@ -131,10 +131,10 @@ def fit(
             if done >= num_burn_in and program is learn:
                 program, label = Partial(move, sampler.learnt(state)), "sampling"
                 state = FixedState(state.chains)
-            rows = feed.next()
+            batches = feed.next()
             key, chunk_key = jax.random.split(key)
             begun = time.perf_counter()
-            state, diverging = program(state, jax.random.split(chunk_key, chunk), rows)
+            state, diverging = program(state, jax.random.split(chunk_key, chunk), batches)
             num_diverging = int(np.sum(diverging))
             run.spent(time.perf_counter() - begun, chunk, label)
             done += chunk
@@ -172,11 +172,10 @@ class _Feed:
         self, train: Corpus, batch_size: int, num_steps: int, chunk: int, rng: Any, dtype: Any
     ):
         self.train, self.rng = train, rng
-        num = batch_size // 2
-        self.layers = strata(train, num, num_widths=num, lengths=num_tokens(train))
+        self.layout = layout(train, batch_size // 2)
+        self.weights = jnp.asarray(self.layout.weights(2), dtype)
         self.shape = (chunk, num_steps)
-        *self.first, weights = self._draw()
-        self.weights = jnp.asarray(weights, dtype)
+        self.first = self._draw()
 
     def __enter__(self) -> "_Feed":
         self.reader = ThreadPoolExecutor(1)
@@ -186,18 +185,18 @@ class _Feed:
     def __exit__(self, *details: object) -> None:
         self.reader.shutdown(cancel_futures=True)
 
-    def next(self) -> Any:
-        """Words, counts and documents of the tokens of a chunk, each (iteration, step, token)."""
-        rows = self.ahead.result()
-        self.ahead = self.reader.submit(lambda: self._draw()[:3])
-        return tuple(rows)
+    def next(self) -> Lines:
+        """Of a chunk, by iteration and step."""
+        batches = self.ahead.result()
+        self.ahead = self.reader.submit(self._draw)
+        return batches
 
-    def example(self) -> Any:
+    def example(self) -> Lines:
         """Of one iteration."""
-        return tuple(each[0] for each in self.first)
+        return Lines(*(each[0] for each in self.first))
 
-    def _draw(self) -> Any:
-        return draw_tokens(self.train, self.layers, self.rng, self.shape, 2)
+    def _draw(self) -> Lines:
+        return draw_lines(self.train, self.layout, self.rng, self.shape, 2)
 
 
 class _Run:

@@ -12,8 +12,9 @@ and the global gradient needs E[z | y] and E[psi(r_k + n_k)], with n_k the token
                      times: each word given the expected topics of the others (Asuncion and others
                      2009, "CVB0"); no randomness, and a bias that topics do not recover from
 
-No document keeps a state: both start from the weights alone. Documents lie one after the other in a
-flat list of tokens, so that a minibatch of any lengths is one program.
+No document keeps a state: both start from the weights alone. Documents are written one after the
+other in lines of a few words, so that a minibatch of any lengths is one program, made of small
+matrix products, one for each line.
 """
 
 from collections.abc import Callable
@@ -25,34 +26,37 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from momentem.checks import check_count
+from momentem.computed_once import computed_once
 from momentem.types import PRNGKey, Static
 
-__all__ = ["Local", "LocalStep", "Tokens", "fixed_point", "gibbs"]
+__all__ = ["Lines", "Local", "LocalStep", "fixed_point", "gibbs"]
 
 Words = Float[Array, "documents words topics"]  # phi at the words of each document
 Counts = Float[Array, "documents words"]
 Weights = Float[Array, " topics"]
 Loads = Float[Array, "documents topics"]
-Flat = Float[Array, "tokens topics"]
+InLines = Float[Array, "lines width topics"]
 
 TINY = 1e-30  # a load that no word can tell from none
 NUM_FIRST = 3  # cheap iterations before those that count
 NUM_TRIES = 3  # proposals of a gamma variate: all are refused once in 10^4
 
 
-class Tokens(NamedTuple):
-    """Documents one after the other."""
+class Lines(NamedTuple):
+    """Documents one after the other, in lines of the same number of words."""
 
-    phi: Flat  # of every token's word
-    counts: Float[Array, " tokens"]  # what a token stands for, 0 where there is none
-    documents: Int[Array, " tokens"]  # which it is of, ascending
+    phi: InLines  # of every word
+    counts: Float[Array, "lines width"]  # 0 where there is none
+    documents: Int[Array, " lines"]  # which it is of, ascending
+    tokens: Int[Array, " tokens"]  # which word of all lines it is
+    token_counts: Float[Array, " tokens"]  # what a token stands for, 0 where there is none
     num_documents: Static
 
 
 class Local(NamedTuple):
     """What a local step finds."""
 
-    expected: Flat  # the tokens' topics, or their expectation given something of the right law
+    expected: InLines  # y E[z], given something of the right law or not
     numbers: Loads  # n_k, or its expectation
     present: Loads  # whether topic k has any word, or the chance of it
     loads: Loads  # theta up to its scale, a smooth function of phi and r
@@ -61,7 +65,7 @@ class Local(NamedTuple):
 class LocalStep(NamedTuple):
     """How documents are explained by topics."""
 
-    solve: Callable[..., Local]  # (key, tokens, weights) -> Local
+    solve: Callable[..., Local]  # (key, lines, weights) -> Local
 
 
 def fixed_point(num: int = 5) -> LocalStep:
@@ -89,7 +93,8 @@ def responsibilities(
 ) -> Float[Array, "*words topics"]:
     """phi_wk theta_k / phi_w . theta, with loads that fit phi."""
     joint = phi * loads
-    return joint / jnp.sum(joint, axis=-1, keepdims=True)
+    # a product with ones, which a processor sums up by eights
+    return joint / (joint @ jnp.ones_like(joint, shape=joint.shape[-1:]))[..., None]
 
 
 class Field(NamedTuple):
@@ -120,69 +125,81 @@ def collapsed_field(num: int, phi: Words, counts: Counts, weights: Weights) -> F
     return jax.lax.fori_loop(0, num, exclude, Field(responsibilities(phi, loads[:, None]), loads))
 
 
-def summed(tokens: Tokens, values: Array) -> Array:
-    """Sums over the tokens of each document."""
-    zeros = jnp.zeros((tokens.num_documents.value, *values.shape[1:]), values.dtype)
-    return zeros.at[tokens.documents].add(values, indices_are_sorted=True)
+def summed(lines: Lines, values: Array) -> Array:
+    """Sums over the lines of each document."""
+    zeros = jnp.zeros((lines.num_documents.value, *values.shape[1:]), values.dtype)
+    return zeros.at[lines.documents].add(values, indices_are_sorted=True)
 
 
-def climbed(tokens: Tokens, weights: Weights) -> Loads:
+def rates_of(lines: Lines, loads: Loads) -> Float[Array, "lines width"]:
+    """phi_w . theta of every word."""
+    return jnp.einsum("lwk,lk->lw", lines.phi, loads[lines.documents])
+
+
+def gathered(lines: Lines, amounts: Float[Array, "lines width"]) -> Loads:
+    """sum_w a_w phi_wk over the words of each document."""
+    return summed(lines, jnp.einsum("lwk,lw->lk", lines.phi, amounts))
+
+
+def climbed(lines: Lines, weights: Weights) -> Loads:
     """A few iterations of g_k <- r_k + sum_w y_w phi_wk g_k / phi_w . g."""
 
     def climb(_: Any, loads: Loads) -> Loads:
-        rates = jnp.sum(tokens.phi * loads[tokens.documents], axis=1)
-        scale = jax.lax.optimization_barrier(tokens.counts / rates)
-        return weights[None] + loads * summed(tokens, tokens.phi * scale[:, None])
+        return weights[None] + loads * gathered(lines, lines.counts / rates_of(lines, loads))
 
-    total = summed(tokens, tokens.counts)[:, None]
+    total = summed(lines, jnp.sum(lines.counts, axis=1))[:, None]
     start = weights[None] * (1 + total / jnp.sum(weights))
     return jax.lax.fori_loop(0, NUM_FIRST, climb, start)
 
 
-def _fixed_point(num: Static, key: PRNGKey, tokens: Tokens, weights: Weights) -> Local:
+def _fixed_point(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
     del key
-    phi, y, documents, _ = tokens
+    phi, y, documents = lines[:3]
 
-    def exclude(_: Any, field: tuple[Flat, Loads]) -> tuple[Flat, Loads]:
+    def exclude(_: Any, field: tuple[InLines, Loads]) -> tuple[InLines, Loads]:
         shares, loads = field
-        shares = responsibilities(phi, jnp.maximum(loads[documents] - shares, TINY))
-        return shares, weights[None] + summed(tokens, y[:, None] * shares)
+        others = jnp.maximum(loads[documents][:, None] - shares, TINY)
+        shares = responsibilities(phi, others)
+        return shares, weights[None] + summed(lines, jnp.einsum("lwk,lw->lk", shares, y))
 
-    loads = climbed(tokens, weights)
-    field = (responsibilities(phi, loads[documents]), loads)
+    loads = climbed(lines, weights)
+    field = (responsibilities(phi, loads[documents][:, None]), loads)
     shares, loads = jax.lax.fori_loop(0, num.value, exclude, field)
     # of independent words, all missing: a share of 1 leaves no chance
-    absent = jnp.exp(summed(tokens, y[:, None] * jnp.log1p(-jnp.minimum(shares, 1 - 1e-6))))
-    return Local(y[:, None] * shares, loads - weights[None], 1 - absent, loads)
+    missing = jnp.einsum("lwk,lw->lk", jnp.log1p(-jnp.minimum(shares, 1 - 1e-6)), y)
+    present = -jnp.expm1(summed(lines, missing))
+    return Local(y[:, :, None] * shares, loads - weights[None], present, loads)
 
 
-def _gibbs(num: Static, key: PRNGKey, tokens: Tokens, weights: Weights) -> Local:
-    phi, y, documents, num_documents = tokens
-    T, shape, dtype = num.value, (num_documents.value, len(weights)), phi.dtype
+def _gibbs(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
+    T, shape = num.value, (lines.num_documents.value, len(weights))
+    dtype, num_tokens = lines.phi.dtype, len(lines.tokens)
     normal_key, uniform_key, token_key = jax.random.split(key, 3)
-    # drawn before they are used, or a compiler that merges loops draws them again for every topic
-    normals, uniforms, chances = jax.lax.optimization_barrier(
+    normals, uniforms, chances = computed_once(
         (
             jax.random.normal(normal_key, (T, NUM_TRIES, *shape), dtype),
             jax.random.uniform(uniform_key, (T, NUM_TRIES + 1, *shape), dtype, minval=1e-7),
-            jax.random.uniform(token_key, (T + 1, len(y)), dtype),
+            jax.random.uniform(token_key, (T + 1, num_tokens), dtype),
         )
     )
+    owners = lines.documents[lines.tokens // lines.phi.shape[1]]
+    _, owners = computed_once((lines.token_counts, owners))
 
-    def numbers(joint: Flat, chance: Array) -> Loads:
-        places = documents * shape[1] + picked(joint, chance)
-        return jnp.zeros(shape[0] * shape[1], dtype).at[places].add(y).reshape(shape)
+    def numbers(loads: Loads, chance: Array) -> Loads:
+        places = owners * shape[1] + picked(lines, owners, loads, chance)
+        empty = jnp.zeros(shape[0] * shape[1], dtype)
+        return empty.at[places].add(lines.token_counts).reshape(shape)
 
-    smooth = climbed(tokens, weights)
-    loads, n = smooth, numbers(phi * smooth[documents], chances[0])
+    smooth = climbed(lines, weights)
+    loads, n = smooth, numbers(smooth, chances[0])
     for i in range(T):
         # as logarithms: a gamma of small shape underflows
         logs = log_gamma(weights[None] + n, normals[i], uniforms[i])
-        loads = jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True))
-        joint = jax.lax.optimization_barrier(phi * loads[documents])
-        n = jax.lax.optimization_barrier(numbers(joint, chances[i + 1]))
+        loads = computed_once(jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True)))
+        n = computed_once(numbers(loads, chances[i + 1]))
     # E[z | theta] has the mean of z and less noise
-    expected = y[:, None] * responsibilities(phi, loads[documents])
+    scales = computed_once(lines.counts / rates_of(lines, loads))
+    expected = lines.phi * computed_once(loads[lines.documents])[:, None] * scales[:, :, None]
     return Local(expected, n, (n > 0).astype(dtype), smooth)
 
 
@@ -199,29 +216,47 @@ def log_gamma(shape: Any, normals: Any, uniforms: Any) -> Array:
     return jnp.log(d) + chosen + jnp.log(uniforms[-1]) / shape
 
 
-def picked(joint: Flat, chances: Any) -> Int[Array, " tokens"]:
-    """A topic for every token, with chances in proportion to the rows of `joint`: first a block of
-    about sqrt(K) topics, then one of them, which never sums up more than sqrt(K) numbers."""
-    num, K = joint.shape
-    side = round(K**0.5)
-    num_blocks = -(-K // side)
-    if num_blocks * side > K:
-        joint = jnp.pad(joint, ((0, 0), (0, num_blocks * side - K)))
-    blocks = joint.reshape(num, num_blocks, side)
-    total = jnp.stack(_partial_sums(jnp.sum(blocks, axis=2)), axis=1)
-    u = chances * total[:, -1]
-    block = jnp.minimum(jnp.sum(total <= u[:, None], axis=1), num_blocks - 1)
-    before = jnp.pad(total, ((0, 0), (1, 0)))
-    u = u - jnp.take_along_axis(before, block[:, None], axis=1)[:, 0]
-    within = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    steps = jnp.stack(_partial_sums(within), axis=1)
-    inside = jnp.minimum(jnp.sum(steps <= u[:, None], axis=1), side - 1)
-    return jnp.minimum(block * side + inside, K - 1)
+def picked(
+    lines: Lines, owners: Int[Array, " tokens"], loads: Loads, chances: Float[Array, " tokens"]
+) -> Int[Array, " tokens"]:
+    """A topic for every token, with chances in proportion to phi_wk theta_k.
+
+    First one of about sqrt(K) combs of topics b, b + S, b + 2 S, …, then one of its teeth, so that
+    no more than sqrt(K) numbers are ever summed up one after the other; the combs' sums are shared
+    by all tokens of a word.
+    """
+    K = lines.phi.shape[-1]
+    spacing = max(1, round(K**0.5))
+    firsts = range(0, K, spacing)
+    by_line = computed_once(loads[lines.documents])[:, None]
+
+    def tooth(first: int) -> Array:
+        part = slice(first, first + spacing)
+        rates = lines.phi[:, :, part] * by_line[:, :, part]
+        return jnp.pad(rates, ((0, 0), (0, 0), (0, spacing - rates.shape[2])))
+
+    combs: Any = sum(tooth(first) for first in firsts)
+    sums = computed_once(combs.reshape(-1, spacing)[lines.tokens])
+    totals = _partial_sums([sums[:, b] for b in range(spacing)])
+    u = chances * totals[-1]
+    comb = jnp.zeros_like(owners) + sum((total <= u).astype(owners.dtype) for total in totals[:-1])
+    before = jnp.zeros_like(u)
+    for total in totals[:-1]:
+        before = jnp.where(total <= u, total, before)
+    u, comb = computed_once((u - before, comb))
+    topics = comb[:, None] + jnp.arange(0, K, spacing, owners.dtype)[None]
+    known = jnp.minimum(topics, K - 1)
+    phi, theta = lines.phi.reshape(-1), loads.reshape(-1)
+    rates = phi[lines.tokens[:, None] * K + known] * theta[owners[:, None] * K + known]
+    rates = computed_once(jnp.where(topics < K, rates, 0))
+    totals = _partial_sums([rates[:, i] for i in range(len(firsts))])
+    last = sum((total <= u).astype(owners.dtype) for total in totals[:-1])
+    return jnp.minimum(comb + spacing * last, K - 1)
 
 
-def _partial_sums(rows: Array) -> list[Array]:
+def _partial_sums(columns: list[Array]) -> list[Array]:
     """Of few columns: XLA's cumulative sum is ten times slower on a CPU."""
-    sums = [rows[:, 0]]
-    for j in range(1, rows.shape[1]):
-        sums.append(sums[-1] + rows[:, j])
+    sums = columns[:1]
+    for column in columns[1:]:
+        sums.append(sums[-1] + column)
     return sums

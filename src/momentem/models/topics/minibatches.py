@@ -10,16 +10,28 @@ same number of documents drawn at large if f depends on length. Rows of a stratu
 width with the count 0, so that shapes never change.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from momentem.checks import check_count, check_instance
 from momentem.models.topics.corpus import REMEDY, Corpus, offsets, ranges
 
-__all__ = ["Rows", "Strata", "Tokens", "draw", "draw_tokens", "num_tokens", "padding", "strata"]
+__all__ = [
+    "Layout",
+    "Lines",
+    "Rows",
+    "Strata",
+    "draw",
+    "draw_lines",
+    "layout",
+    "num_tokens",
+    "padding",
+    "strata",
+]
 
 MOST = 4  # tokens of one word in one document that are told apart
+WIDTH = 8  # words of a line: as many as a processor multiplies at once
 
 
 class Strata(NamedTuple):
@@ -106,16 +118,30 @@ def draw(
     )
 
 
-class Tokens(NamedTuple):
-    """Minibatches of documents token by token, one after the other, for every entry of a shape.
+class Lines(NamedTuple):
+    """Minibatches of documents written in lines of WIDTH words, for every entry of a shape.
 
-    A word that occurs more than MOST times in a document is that many tokens of a larger count.
+    A token is one occurrence of a word; one that occurs more than MOST times in a document is that
+    many tokens of a larger count.
     """
 
-    words: np.ndarray  # (*shape, room) ids
-    counts: np.ndarray  # (*shape, room) what a token stands for; 0 where the row is padded
-    documents: np.ndarray  # (*shape, room) the document of the minibatch, ascending
-    weights: np.ndarray  # (documents,) the number of documents that each stands for
+    words: np.ndarray  # (*shape, lines, WIDTH) ids; 0 where a line is padded
+    counts: np.ndarray  # (*shape, lines, WIDTH); 0 where a line is padded
+    documents: np.ndarray  # (*shape, lines) the document of the minibatch, ascending
+    tokens: np.ndarray  # (*shape, tokens) where its word is among those of all lines
+    token_counts: np.ndarray  # (*shape, tokens) what a token stands for; 0 for none
+
+
+class Layout(NamedTuple):
+    """Strata of a corpus by tokens, and the room that one document of each may take."""
+
+    strata: Strata
+    num_lines: int
+    num_tokens: int
+
+    def weights(self, num_parts: int) -> np.ndarray:
+        """The number of documents that each of a minibatch stands for."""
+        return np.tile(self.strata.sizes, num_parts).astype(np.float64)
 
 
 def num_tokens(corpus: Corpus) -> np.ndarray:
@@ -132,46 +158,76 @@ def num_tokens(corpus: Corpus) -> np.ndarray:
     return tokens
 
 
-def draw_tokens(
+def layout(corpus: Corpus, num: int) -> Layout:
+    """How documents of `num` strata are written in lines.
+
+    Args:
+        corpus: whose documents.
+        num: of strata.
+    """
+    layers = strata(corpus, num, num_widths=num, lengths=num_tokens(corpus))
+    lines = -(-corpus.lengths()[layers.order] // WIDTH)
+    num_lines = np.maximum.reduceat(lines, layers.edges[:-1]).sum()
+    return Layout(layers, int(num_lines), int(layers.widths.sum()))
+
+
+def draw_lines(
     corpus: Corpus,
-    strata: Strata,
+    layout: Layout,
     rng: np.random.Generator,
     shape: tuple[int, ...],
     num_parts: int,
-) -> Tokens:
+) -> Lines:
     """For every entry of `shape`, `num_parts` times and independently, one document of each
     stratum, as in `draw`.
 
     Args:
         corpus: whose documents.
-        strata: of the corpus by `num_tokens`, each with a width of its own.
+        layout: of the corpus.
         rng: what draws them.
         shape: of the draws.
         num_parts: of a minibatch.
     """
-    num, room = len(strata.sizes), int(strata.widths.sum())
-    drawn = rng.integers(0, strata.sizes, size=(int(np.prod(shape)), num_parts, num))
-    documents = strata.order[strata.edges[:-1] + drawn]
-    firsts = corpus.starts[documents].ravel()
-    lengths = corpus.starts[documents + 1].ravel() - firsts
-    entries = ranges(firsts, lengths)
+    layers, num_lines = layout.strata, num_parts * layout.num_lines
+    num, size = int(np.prod(shape)), num_parts * len(layers.sizes)
+    drawn = rng.integers(0, layers.sizes, size=(num, num_parts, len(layers.sizes)))
+    documents = layers.order[layers.edges[:-1] + drawn].reshape(num, size)
+    firsts = corpus.starts[documents]
+    lengths = corpus.starts[documents + 1] - firsts
+    lines = -(-lengths // WIDTH)
+    ends = np.cumsum(lines, axis=1)
+    starts = ends - lines  # of a document, in its minibatch
+    begins = np.arange(num)[:, None] * num_lines  # of a minibatch
+
+    entries = ranges(firsts.ravel(), lengths.ravel())
+    places = ranges((WIDTH * (begins + starts)).ravel(), lengths.ravel())
     counts = corpus.counts[entries]
     times = np.minimum(counts, MOST).astype(np.int64)
-    which = np.repeat(np.arange(documents.size), lengths)  # of an entry
-    minibatch, document = np.divmod(np.repeat(which, times), num_parts * num)
-    ends = np.bincount(minibatch, minlength=len(documents))
-    places = minibatch * (num_parts * room) + ranges(np.zeros_like(ends), ends)
+    minibatch = np.repeat(np.arange(num), lengths.sum(axis=1))
+    own = np.bincount(minibatch, weights=times, minlength=num).astype(np.int64)
+    most = num_parts * layout.num_tokens
 
-    def packed(values: np.ndarray, fill: int, dtype: type | np.dtype) -> np.ndarray:
-        found = np.full(len(documents) * num_parts * room, fill, dtype)
+    def filled(size: int, fill: int, dtype: Any, places: np.ndarray, values: Any) -> np.ndarray:
+        found = np.full(num * size, fill, dtype)
         found[places] = values
-        return found.reshape(*shape, num_parts * room)
+        return found
 
-    return Tokens(
-        packed(np.repeat(corpus.words[entries], times), 0, corpus.words.dtype),
-        packed(np.repeat(counts / times, times), 0, np.float32),
-        packed(document, num_parts * num - 1, np.int32),
-        np.tile(strata.sizes, num_parts).astype(np.float64),
+    slots = num_lines * WIDTH
+    words = filled(slots, 0, corpus.words.dtype, places, corpus.words[entries])
+    by_slot = filled(slots, 0, np.float32, places, counts)
+    order = np.tile(np.arange(size), num)
+    by_line = ranges((begins + starts).ravel(), lines.ravel())
+    owners = filled(num_lines, size - 1, np.int32, by_line, np.repeat(order, lines.ravel()))
+    by_token = ranges(np.arange(num) * most, own)
+    tokens = filled(most, 0, np.int32, by_token, np.repeat(places - slots * minibatch, times))
+    token_counts = filled(most, 0, np.float32, by_token, np.repeat(counts / times, times))
+    in_lines = (*shape, num_lines, WIDTH)
+    return Lines(
+        words.reshape(in_lines),
+        by_slot.reshape(in_lines),
+        owners.reshape(*shape, num_lines),
+        tokens.reshape(*shape, most),
+        token_counts.reshape(*shape, most),
     )
 
 

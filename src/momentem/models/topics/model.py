@@ -29,7 +29,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from momentem.checks import check_count, check_positive
-from momentem.models.topics.local import LocalStep, Tokens, summed
+from momentem.computed_once import computed_once
+from momentem.models.topics.local import Lines, LocalStep, rates_of, summed
 from momentem.targets.minibatch import NoisyGradient, StochasticTarget
 from momentem.types import PRNGKey, Scalar, Static, Vector
 
@@ -112,9 +113,9 @@ def model(
     return Model(*sizes, jnp.asarray(rounds, dtype), eta, shapes, jnp.asarray(even, dtype))
 
 
-def log_prior(model: Model, position: Vector) -> Scalar:
+def log_prior(model: Model, position: Blocks) -> Scalar:
     """Of all four blocks, in the coordinates of the chain."""
-    x, rho, tau, h = model.blocks(position)
+    x, rho, tau, h = position
     log_alpha, log_gamma, log_c = h
     d, T = model.rounds, jnp.exp(tau)
     log_E = rho + T
@@ -145,8 +146,9 @@ def expected_curvature(model: Model, position: Vector) -> Vector:
 def topics_of(model: Model, position: Vector) -> tuple[Topics, Float[Array, " topics"]]:
     """phi, whose columns sum to 1, and r."""
     x, rho, _, _ = model.blocks(position)
+    gamma = jnp.exp(x)
     # less than e^-60 is no weight at all, and has no digamma
-    return jax.nn.softmax(x, axis=0), jnp.exp(jnp.maximum(rho, -60))
+    return gamma / jnp.sum(gamma, axis=0, keepdims=True), jnp.exp(jnp.maximum(rho, -60))
 
 
 class Sums(NamedTuple):
@@ -158,16 +160,24 @@ class Sums(NamedTuple):
 
 
 def document_sums(
-    model: Model, local: LocalStep, key: PRNGKey, phi: Topics, r: Any, tokens: Any, num_parts: int
+    model: Model,
+    local: LocalStep,
+    key: PRNGKey,
+    phi: Topics,
+    r: Any,
+    batch: Any,
+    strata: Float[Array, " documents"],
+    num_parts: int,
 ) -> Sums:
-    """S, d/dr and the log likelihood of documents: tokens are (words, counts, documents, weights of
-    the documents), and documents are split evenly into parts, in order."""
-    words, y, documents, strata = tokens
-    # gathered once: a compiler that merges loops gathers anew in each
-    at_words = jax.lax.optimization_barrier(phi[words])
-    found = Tokens(at_words, y, documents, Static(len(strata)))
-    expected, n, present, loads = local.solve(key, found, r)
-    total, R = summed(found, y)[:, None], jnp.sum(r)
+    """S, d/dr and the log likelihood of documents, written in lines as `minibatches.draw_lines`
+    does, each standing for as many as its stratum has; they are split evenly into parts, in
+    order."""
+    words, documents, tokens = (each.astype(np.int32) for each in (batch[0], *batch[2:4]))
+    y, token_counts = (each.astype(phi.dtype) for each in (batch[1], batch[4]))
+    at_words = computed_once(phi[words])
+    lines = Lines(at_words, y, documents, tokens, token_counts, Static(len(strata)))
+    expected, n, present, loads = local.solve(key, lines, r)
+    total, R = summed(lines, jnp.sum(y, axis=1))[:, None], jnp.sum(r)
     a0, b0 = model.odds_shapes
 
     n_present = n / jnp.maximum(present, 1e-30)
@@ -175,17 +185,18 @@ def document_sums(
     d_r = growth + digamma(b0 + R) - digamma(a0 + b0 + total + R)
 
     # the collapsed bound at smooth loads, whose derivative in phi is that of S at the fixed point
-    rates = jnp.sum(found.phi * loads[documents], axis=1)
-    values = summed(found, y * jnp.log(jnp.maximum(rates, 1e-30)))
+    logs = jnp.log(jnp.maximum(rates_of(lines, loads), 1e-30))
+    values = summed(lines, jnp.sum(y * logs, axis=1))
     load_n = jnp.maximum(loads - r[None], 0)
     logs = jnp.log(jnp.maximum(loads, 1e-30))
     values += jnp.sum(gammaln(r[None] + load_n) - gammaln(r)[None] - load_n * logs, axis=1)
     values += (gammaln(a0 + total) + gammaln(b0 + R) - gammaln(a0 + b0 + total + R))[:, 0]
 
     V, K = phi.shape
-    places = words + V * (documents // (len(strata) // num_parts))
-    weighted = expected * strata[documents][:, None]
-    counts = jnp.zeros((num_parts * V, K), phi.dtype).at[places].add(weighted)
+    places = words + V * (documents // (len(strata) // num_parts))[:, None]
+    weighted = expected * strata[documents][:, None, None]
+    counts = jnp.zeros((num_parts * V, K), phi.dtype)
+    counts = counts.at[places.reshape(-1)].add(weighted.reshape(-1, K))
 
     def by_part(each: Array) -> Array:
         weighted = jnp.reshape(strata, (-1, *[1] * (each.ndim - 1))) * each
@@ -195,15 +206,20 @@ def document_sums(
 
 
 def minibatch_target(
-    model: Model, local: LocalStep, rows: Any, initial: Vector, batch_share: float
+    model: Model,
+    local: LocalStep,
+    batches: Any,
+    strata: Float[Array, " documents"],
+    initial: Vector,
+    batch_share: float,
 ) -> StochasticTarget:
     """The posterior, with minibatches that are given: as many as are asked of it, in order.
 
     Args:
         model: what is sampled.
         local: how documents are explained.
-        rows: minibatches of two halves, as `minibatches.draw_tokens` makes them, (step, token), and
-            the weights of their documents.
+        batches: of two halves, as `minibatches.draw_lines` makes them, one for each step.
+        strata: the number of documents that each of a minibatch stands for.
         initial: a position.
         batch_share: documents of a minibatch over all documents.
     """
@@ -213,8 +229,8 @@ def minibatch_target(
         constrain=Partial(_constrain, model),
         unconstrain=Partial(_unconstrain),
         unravel=Partial(Model.blocks, model),
-        batches=Partial(_batches, rows),
-        noisy_gradient=Partial(_noisy_gradient, model, local, rows[3]),
+        batches=Partial(_batches, batches),
+        noisy_gradient=Partial(_noisy_gradient, model, local, strata),
         prior_curvature=Partial(expected_curvature, model),
         information_scale=batch_share,
     )
@@ -235,24 +251,26 @@ def _unconstrain(parameters: Any) -> Vector:
     raise NotImplementedError("topics are known up to a scale; start from `topics.start` instead")
 
 
-def _batches(rows: Any, key: PRNGKey, number: Static) -> Any:
-    keys = jax.random.split(key, number.value)
-    return tuple(rows[:3]), keys
+def _batches(batches: Any, key: PRNGKey, number: Static) -> Any:
+    return batches, jax.random.split(key, number.value)
 
 
 def _noisy_gradient(
     model: Model, local: LocalStep, strata: Any, batch: Any, position: Vector
 ) -> NoisyGradient:
-    (words, counts, documents), key = batch
+    documents, key = batch
     phi, r = topics_of(model, position)
-    dtype = position.dtype
-    tokens = (words.astype(int), counts.astype(dtype), documents.astype(int), strata)
-    S, d_r, values = document_sums(model, local, key, phi, r, tokens, num_parts=2)
-    d_x = S - phi[None] * jnp.sum(S, axis=1, keepdims=True)
-    zeros = jnp.zeros((2, len(r) + 3), dtype)
-    a, b = jnp.concatenate([d_x.reshape(2, -1), r[None] * d_r, zeros], axis=1)
-    prior, prior_gradient = jax.value_and_grad(log_prior, argnums=1)(model, position)
-    difference = (a - b) / 2
-    return NoisyGradient(
-        prior_gradient + (a + b) / 2, difference, difference, prior + jnp.mean(values)
-    )
+    S, d_r, values = document_sums(model, local, key, phi, r, documents, strata, num_parts=2)
+    prior, of_prior = jax.value_and_grad(log_prior, argnums=1)(model, model.blocks(position))
+
+    def of_data(S: Topics, d_r: Array) -> Blocks:
+        zeros = jnp.zeros_like(r), jnp.zeros_like(of_prior.hyper)
+        in_topics = jnp.ones_like(S[:, 0]) @ S  # as a sum, XLA merges it with what follows
+        return Blocks(S - phi * in_topics[None], r * d_r, *zeros)
+
+    mean = of_data((S[0] + S[1]) / 2, (d_r[0] + d_r[1]) / 2)
+    half = of_data((S[0] - S[1]) / 2, (d_r[0] - d_r[1]) / 2)
+    # block by block: a loop over all of them would ask at every number where it is
+    gradient = computed_once(Model.flat(Blocks(*map(jnp.add, of_prior, mean))))
+    difference = computed_once(Model.flat(half))
+    return NoisyGradient(gradient, difference, difference, prior + jnp.mean(values))

@@ -85,14 +85,16 @@ def unimproved(model: Model, position: Vector, num_tokens: int) -> Improved:
     return Improved(phi * (num_tokens / len(r)), r, jnp.zeros_like(r[0]))
 
 
-def improve(model: Model, local: LocalStep, key: PRNGKey, state: Improved, tokens: Any) -> Improved:
-    """The state after one more minibatch: tokens as for `document_sums`."""
+def improve(
+    model: Model, local: LocalStep, key: PRNGKey, state: Improved, batch: Any, strata: Any
+) -> Improved:
+    """The state after one more minibatch of two halves, as for `document_sums`."""
     counts, r, t = state
-    words, y, documents, strata = tokens
-    strata = strata / 2  # two halves, each of which stands for all documents
-    tokens = (words.astype(int), y.astype(r.dtype), documents.astype(int), strata)
-    sums = document_sums(model, local, key, _topics(model, counts), r, tokens, num_parts=1)
-    totals = jnp.zeros_like(strata).at[tokens[2]].add(tokens[1])
+    strata = strata / 2  # each half stands for all documents
+    topics = _topics(model, counts)
+    sums = document_sums(model, local, key, topics, r, batch, strata, num_parts=1)
+    lengths = jnp.sum(batch[1].astype(r.dtype), axis=1)
+    totals = jnp.zeros_like(strata).at[batch[2]].add(lengths)
     R, (a0, b0) = jnp.sum(r), model.odds_shapes
     fall = jnp.sum(strata * (digamma(a0 + b0 + totals + R) - digamma(b0 + R)))
     growth = jnp.maximum(sums.weights[0] + fall, 1e-3 * fall)
