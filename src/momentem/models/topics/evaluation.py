@@ -21,7 +21,7 @@ from momentem.models.topics.minibatches import padded
 
 __all__ = ["Perplexity", "active_topics", "coherence", "fold_in", "perplexity", "top_words"]
 
-BLOCK = 256  # documents at once
+BLOCK = 32  # documents at once: few enough for a processor's own memory
 FOLD_IN = 20  # iterations
 
 

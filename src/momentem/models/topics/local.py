@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from momentem.checks import check_count
 from momentem.computed_once import computed_once
+from momentem.normals import normal
 from momentem.types import PRNGKey, Static
 
 __all__ = ["Lines", "Local", "LocalStep", "fixed_point", "gibbs"]
@@ -177,7 +178,7 @@ def _gibbs(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
     normal_key, uniform_key, token_key = jax.random.split(key, 3)
     normals, uniforms, chances = computed_once(
         (
-            jax.random.normal(normal_key, (T, NUM_TRIES, *shape), dtype),
+            normal(normal_key, (T, NUM_TRIES, *shape), dtype),
             jax.random.uniform(uniform_key, (T, NUM_TRIES + 1, *shape), dtype, minval=1e-7),
             jax.random.uniform(token_key, (T + 1, num_tokens), dtype),
         )
