@@ -1,85 +1,48 @@
-"""Strata are equal and padded least; documents drawn from them estimate sums without bias."""
+"""Strata are equal; documents drawn from them are whole, and estimate sums without bias."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 
 from momentem.models.topics.corpus import corpus, load, save
-from momentem.models.topics.minibatches import (
-    MOST,
-    WIDTH,
-    draw,
-    draw_lines,
-    layout,
-    num_tokens,
-    padding,
-    strata,
-)
+from momentem.models.topics.minibatches import MOST, WIDTH, draw_lines, layout, num_tokens
 
 from corpora import TABLE, assert_few_were_read, newsgroups, random_corpus, watched
 
-# --- strata ------------------------------------------------------------------------------------
+# --- layout ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num", "num_widths"), [(1, 1), (7, 3), (20, 9), (20, 100)])
-def test_strata_are_equal_sorted_and_wide_enough(num, num_widths):
+@pytest.mark.parametrize("num", [1, 7, 20])
+def test_strata_are_equal_and_sorted_and_have_room(num):
     large = random_corpus()
-    lengths = large.lengths()
-    assert (lengths == 0).any()
-    found = strata(large, num, num_widths)
-    np.testing.assert_array_equal(np.sort(found.order), np.flatnonzero(lengths))
-    assert (np.diff(lengths[found.order]) >= 0).all()
+    tokens, lines = num_tokens(large), -(-large.lengths() // WIDTH)
+    assert (tokens == 0).any()
+    found = layout(large, num)
+    np.testing.assert_array_equal(np.sort(found.order), np.flatnonzero(tokens))
+    assert (np.diff(tokens[found.order]) >= 0).all()
     assert found.sizes.sum() == len(found.order)
     assert np.ptp(found.sizes) <= 1
-    assert len(np.unique(found.widths)) <= num_widths
-    longest = lengths[found.order[found.edges[1:] - 1]]
-    assert (found.widths >= longest).all()
-    assert np.isin(found.widths, longest).all()
-    wanted = np.repeat(found.widths, found.sizes).sum() / lengths.sum()
-    assert padding(large, found) == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize("num_widths", [1, 2, 3])
-def test_widths_pad_least(num_widths):
-    """Against all choices of widths from the longest lengths."""
-    large = random_corpus()
-    longest = strata(large, 8, 100).widths
-    sizes = strata(large, 8).sizes
-    assert len(np.unique(longest)) == 8
-
-    def entries(chosen):
-        return sum(size * min(w for w in chosen if w >= length) for size, length in rows)
-
-    rows = list(zip(sizes, longest, strict=True))
-    subsets = [
-        [length for n, length in enumerate(longest) if choice >> n & 1]
-        for choice in range(1, 1 << 8)
-    ]
-    least = min(
-        entries(chosen) for chosen in subsets if len(chosen) <= num_widths and longest[-1] in chosen
-    )
-    found = strata(large, 8, num_widths)
-    assert found.widths @ found.sizes == least
+    strata = np.split(found.order, found.edges[1:-1])
+    assert found.num_lines == sum(lines[stratum].max() for stratum in strata)
+    assert found.num_tokens == sum(tokens[stratum].max() for stratum in strata)
 
 
 @pytest.mark.parametrize(
-    ("num", "num_widths", "message"),
+    ("num", "message"),
     [
-        (4, 9, "num must be at most the number of documents with words, 3, got 4; lower it"),
-        (0, 9, "num must be a whole number >= 1, got 0"),
-        (2, 0, "num_widths must be a whole number >= 1, got 0"),
+        (4, "num must be at most the number of documents with words, 3, got 4; lower it"),
+        (0, "num must be a whole number >= 1, got 0"),
     ],
 )
-def test_strata_refuse(num, num_widths, message):
+def test_layout_refuses(num, message):
     with pytest.raises(ValueError, match=message):
-        strata(corpus(TABLE), num, num_widths)
+        layout(corpus(TABLE), num)
 
 
 def test_tables_must_be_made_corpora_first(without_jaxtyping):
     with pytest.raises(TypeError, match=r"(?s)corpus must be a Corpus, got .* make one"):
-        strata(TABLE, 2)
+        layout(TABLE, 2)
 
 
 # --- draws -------------------------------------------------------------------------------------
@@ -92,133 +55,77 @@ class InTurn(np.random.Generator):
         super().__init__(np.random.PCG64(0))
 
     def integers(self, low, high=None, size=None, dtype=np.int64, endpoint=False):
-        return np.broadcast_to(np.arange(size[0])[:, None], size) % high
+        return np.broadcast_to(np.arange(size[0])[:, None, None], size) % high
 
 
-def statistic(rows):
+def statistic(words, counts):
     """Some function of each document that tells words, counts and lengths apart."""
-    words, counts = rows.words.astype(float), rows.counts.astype(float)
-    return (counts * np.sin(1 + words)).sum(-1) ** 2 + (counts > 0).sum(-1)
+    return np.array([counts * np.sin(1.0 + words), counts > 0])
 
 
-def estimate(drawn):
-    return sum(statistic(rows) @ rows.weights for rows in drawn)
+def statistics(drawn, num_documents):
+    """Of the documents of every minibatch, from what their lines hold."""
+    words, counts, owners = (
+        each.reshape(-1, *each.shape[drawn.documents.ndim - 1 :]) for each in drawn[:3]
+    )
+    found = np.zeros((len(words), 2, num_documents))
+    for n in range(len(words)):
+        sums = statistic(words[n], counts[n]).sum(axis=2)
+        np.add.at(found[n], (slice(None), owners[n]), sums)
+    return found[:, 0] ** 2 + found[:, 1]
+
+
+def estimate(drawn, weights):
+    return statistics(drawn, len(weights)) @ weights
 
 
 def statistic_of_all(large):
-    total = 0.0
-    for n in range(large.num_documents):
-        words, counts = large.document(n)
-        total += (counts * np.sin(1.0 + words)).sum() ** 2 + len(words)
-    return total
+    sums = [statistic(*large.document(n)).sum(axis=1) for n in range(large.num_documents)]
+    return sum(waves**2 + length for waves, length in sums)
 
 
 def test_estimates_are_unbiased_exactly():
     """Over draws that take each stratum's documents equally often, the mean is the sum itself."""
     large = random_corpus(num_documents=47)
-    found = strata(large, 6, 3)
+    found = layout(large, 6)
     assert len(set(found.sizes)) == 2
     num = math.lcm(*found.sizes.tolist())
-    drawn = draw(large, found, InTurn(), (num,))
-    assert np.mean(estimate(drawn)) == pytest.approx(statistic_of_all(large), rel=1e-12)
+    drawn = draw_lines(large, found, InTurn(), (num,), 1)
+    whole = statistic_of_all(large)
+    assert np.mean(estimate(drawn, found.weights(1))) == pytest.approx(whole, rel=1e-6)
     # the control: without the weights it is another number
-    unweighted = sum(statistic(rows).sum(-1) for rows in drawn)
-    assert np.mean(unweighted) * 47 / 6 != pytest.approx(statistic_of_all(large), rel=1e-3)
+    assert np.mean(estimate(drawn, np.full(6, 47 / 6))) != pytest.approx(whole, rel=1e-3)
 
 
 def test_estimates_are_unbiased():
-    """Within 5 standard errors of 20,000 draws: a false alarm in 10^6."""
+    """Each half within 5 standard errors of 4,000 draws: a false alarm in 10^6."""
     large = random_corpus()
-    found = strata(large, 10)
-    drawn = estimate(draw(large, found, np.random.default_rng(5), (100, 200)))
-    error = drawn.std() / np.sqrt(drawn.size)
-    assert drawn.mean() == pytest.approx(statistic_of_all(large), abs=5 * error)
+    found = layout(large, 10)
+    drawn = draw_lines(large, found, np.random.default_rng(5), (40, 100), 2)
+    each = statistics(drawn, 20).reshape(-1, 2, 10) @ found.weights(1)
+    error = each.std(axis=0) / np.sqrt(len(each))
+    np.testing.assert_array_less(np.abs(each.mean(axis=0) - statistic_of_all(large)), 5 * error)
 
 
-def test_documents_of_a_stratum_have_the_same_chance_and_entries_are_independent():
+def test_documents_of_a_stratum_have_the_same_chance_and_draws_are_independent():
     """Limits of 5 standard errors."""
     num = 20_000
-    large = corpus(np.diag(np.arange(1, 9)))  # all of one length, told apart by their word
-    found = strata(large, 2)
-    (rows,) = draw(large, found, np.random.default_rng(2), (num, 2))
-    assert rows.words.shape == (num, 2, 2, 1)
-    words = rows.words[..., 0].astype(int)
+    large = corpus(np.diag(np.full(8, MOST)))  # all of one length, told apart by their word
+    drawn = draw_lines(large, layout(large, 2), np.random.default_rng(2), (num,), 2)
+    words = drawn.words[:, :, 0].astype(int).reshape(num, 2, 2)  # (draw, half, stratum)
+    error = 5 * np.sqrt(num * (1 / 16) * (15 / 16))
     for stratum in range(2):
         pairs = words[:, 0, stratum] * 8 + words[:, 1, stratum]
         frequency = np.bincount(pairs, minlength=64).reshape(8, 8)
         own = slice(4 * stratum, 4 * stratum + 4)
         assert frequency[own, own].sum() == num
-        error = 5 * np.sqrt(num * (1 / 16) * (15 / 16))
         assert (abs(frequency[own, own] - num / 16) < error).all()
-    strata_together = np.bincount(words[:, 0, 0] * 8 + words[:, 0, 1], minlength=64)
-    taken = strata_together.reshape(8, 8)[:4, 4:]
-    assert (abs(taken - num / 16) < 5 * np.sqrt(num * (1 / 16) * (15 / 16))).all()
+    together = np.bincount(words[:, 0, 0] * 8 + words[:, 0, 1], minlength=64).reshape(8, 8)
+    assert (abs(together[:4, 4:] - num / 16) < error).all()
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (3, 1, 2)])
-def test_rows(shape):
-    large = random_corpus()
-    found = strata(large, 12, 4)
-    drawn = draw(large, found, np.random.default_rng(0), shape)
-    widths = [rows.words.shape[-1] for rows in drawn]
-    assert widths == sorted(set(found.widths.tolist()))
-    np.testing.assert_array_equal(np.concatenate([rows.weights for rows in drawn]), found.sizes)
-    documents = {(*map(tuple, large.document(n)),) for n in range(large.num_documents)}
-    for rows in drawn:
-        assert rows.words.shape == rows.counts.shape == (*shape, len(rows.weights), widths.pop(0))
-        assert rows.words.dtype == large.words.dtype
-        assert rows.counts.dtype == large.counts.dtype
-        assert rows.weights.dtype == np.float64
-        width = rows.words.shape[-1]
-        for words, counts in zip(
-            rows.words.reshape(-1, width), rows.counts.reshape(-1, width), strict=True
-        ):
-            length = np.count_nonzero(counts)
-            assert (tuple(words[:length]), tuple(counts[:length])) in documents
-            assert not words[length:].any()
-            assert not counts[length:].any()
-
-
-def test_draws_do_not_depend_on_widths_or_on_where_the_corpus_is(tmp_path):
-    large = random_corpus()
-    save(large, tmp_path)
-    draws = [
-        estimate(draw(each, strata(each, 10, num), np.random.default_rng(1), (5,)))
-        for each in (large, load(tmp_path))
-        for num in (1, 4, 9)
-    ]
-    for each in draws[1:]:
-        np.testing.assert_allclose(each, draws[0])
-
-
-def test_only_documents_that_are_drawn_are_read():
-    large = watched(random_corpus())
-    found = strata(large, 10)
-    draw(large, found, np.random.default_rng(0), (1,))
-    assert_few_were_read(large, found.widths.sum())
-
-
-# --- data --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["20news_nvdm2000", "20news_stem2000"])
-def test_newsgroups(data, name):
-    """Padding as in the design, below 1.6; and draws in time."""
-    train, _ = newsgroups(data, name)
-    found = strata(train, 50)
-    assert len(np.unique(found.widths)) <= 9
-    assert padding(train, found) < 1.6
-    rng = np.random.default_rng(0)
-    seconds = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        drawn = draw(train, found, rng, (25, 10, 2))
-        seconds.append(time.perf_counter() - begin)
-    assert sum(rows.words.shape[-2] for rows in drawn) == 50
-    assert min(seconds) < 0.5
-
-
-def test_lines_add_up_to_documents():
+@pytest.mark.parametrize("shape", [(), (3,), (4, 3)])
+def test_lines_add_up_to_documents(shape):
     """Every document drawn is one of its stratum, whole, in its words and in its tokens; a large
     count is MOST tokens."""
     counts = np.random.default_rng(0).poisson(1.0, size=(30, 17))
@@ -227,13 +134,13 @@ def test_lines_add_up_to_documents():
     documents = corpus(counts)
     np.testing.assert_array_equal(num_tokens(documents), np.minimum(counts, MOST).sum(axis=1))
     found = layout(documents, 5)
-    layers = found.strata
-    drawn = draw_lines(documents, found, np.random.default_rng(1), (4, 3), 2)
-    assert drawn.words.shape == drawn.counts.shape == (4, 3, 2 * found.num_lines, WIDTH)
-    assert drawn.tokens.shape == (4, 3, 2 * layers.widths.sum())
-    np.testing.assert_array_equal(found.weights(2), np.tile(layers.sizes, 2))
+    drawn = draw_lines(documents, found, np.random.default_rng(1), shape, 2)
+    assert drawn.words.shape == drawn.counts.shape == (*shape, 2 * found.num_lines, WIDTH)
+    assert drawn.tokens.shape == drawn.token_counts.shape == (*shape, 2 * found.num_tokens)
+    assert drawn.words.dtype == documents.words.dtype
+    np.testing.assert_array_equal(found.weights(2), np.tile(found.sizes, 2))
     assert np.all(np.diff(drawn.documents) >= 0)
-    for place in np.ndindex(4, 3):
+    for place in np.ndindex(shape):
         words, of_words, owners, tokens, of_tokens = (each[place] for each in drawn)
         owners = np.repeat(owners, WIDTH)
         tables = np.zeros((2, 10, 17))
@@ -242,5 +149,35 @@ def test_lines_add_up_to_documents():
         np.testing.assert_allclose(tables[0], tables[1], atol=1e-5)
         for d, row in enumerate(tables[0]):
             s = d % 5
-            of_stratum = counts[layers.order[layers.edges[s] : layers.edges[s + 1]]]
+            of_stratum = counts[found.order[found.edges[s] : found.edges[s + 1]]]
             assert np.any(np.all(of_stratum == row, axis=1))
+
+
+def test_draws_do_not_depend_on_where_the_corpus_is(tmp_path):
+    large = random_corpus()
+    save(large, tmp_path)
+    here, there = (
+        draw_lines(each, layout(each, 10), np.random.default_rng(1), (5,), 2)
+        for each in (large, load(tmp_path))
+    )
+    for mine, others in zip(here, there, strict=True):
+        np.testing.assert_array_equal(mine, others)
+
+
+def test_only_documents_that_are_drawn_are_read():
+    found = layout(random_corpus(), 10)
+    large = watched(random_corpus())
+    draw_lines(large, found, np.random.default_rng(0), (1,), 1)
+    assert_few_were_read(large, found.num_lines * WIDTH)
+
+
+# --- data --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["20news_nvdm2000", "20news_stem2000"])
+def test_newsgroups(data, name):
+    """Padding as in the design, below 1.6."""
+    train, _ = newsgroups(data, name)
+    found = layout(train, 50)
+    assert found.num_lines * WIDTH < 1.6 * 50 * train.lengths().mean()
+    assert found.num_tokens < 1.6 * 50 * num_tokens(train).mean()

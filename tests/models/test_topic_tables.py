@@ -14,7 +14,6 @@ def tiny(monkeypatch):
     """One sampler and one peer on a hundred documents."""
     split = SplitCorpus(random_corpus(200, 30), random_corpus(40, 30, seed=1))
     monkeypatch.setattr(topic_tables, "CORPORA", {"tiny": lambda: split})
-    monkeypatch.setattr(topic_tables, "SAMPLERS", ("sghmc",))
     monkeypatch.setattr(topic_tables, "_peers", lambda length: {"unigram": topic_tables._unigram})
 
 
@@ -34,19 +33,19 @@ def test_runs_that_have_ended_are_not_made_again(tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(topic_tables, "_run", run)
     with pytest.raises(KeyboardInterrupt):
-        topic_table("tiny", length, 0, tmp_path)
-    report = topic_table("tiny", length, 0, tmp_path)
+        topic_table("tiny", length, ("sghmc",), 0, tmp_path)
+    report = topic_table("tiny", length, ("sghmc",), 0, tmp_path)
     assert made == [0, 1, 1]
-    assert topic_table("tiny", length, 0, tmp_path).rows == report.rows
+    assert topic_table("tiny", length, ("sghmc",), 0, tmp_path).rows == report.rows
     assert made == [0, 1, 1]
-    topic_table("tiny", length._replace(num_draws=6), 0, tmp_path)
+    topic_table("tiny", length._replace(num_draws=6), ("sghmc",), 0, tmp_path)
     assert made == [0, 1, 1, 0, 1]
     assert (tmp_path / "figure1-tiny.png").exists()
 
 
 @pytest.mark.validate
 def test_a_table_of_real_runs(tiny):
-    row = topic_table("tiny", Length(1, 4, 4, 2), 0, None).rows[0]
+    row = topic_table("tiny", Length(1, 4, 4, 2), ("sghmc",), 0, None).rows[0]
     assert 5 < float(row[3]) < 40
 
 
