@@ -180,10 +180,10 @@ def test_scores_have_mean_zero_under_the_joint_density(sabotage):
             lambda *_: local.Local(z[None], n[None], (n > 0).astype(float)[None], jnp.ones((1, 2)))
         )
         batch = in_lines(jnp.sum(z, axis=1)[None])
-        sums = document_sums(SMALL, given, jax.random.key(0), phi, r, batch, jnp.ones(1), 1)
-        S = sums.counts[0]
+        (sums,) = document_sums(SMALL, given, jax.random.key(0), phi, r, batch, jnp.ones(1))
+        S = sums.counts
         d_x = S - phi * jnp.sum(S, axis=0, keepdims=True)
-        d_rho = r * sums.weights[0]
+        d_rho = r * sums.weights
         d_x = 2 * d_x if sabotage == "topics" else d_x
         d_rho = -d_rho if sabotage == "weights" else d_rho
         data = Model.flat(Blocks(d_x, d_rho, jnp.zeros(2), jnp.zeros(3)))
@@ -225,9 +225,9 @@ def test_minibatch_gradient_has_no_bias(is_broken):
     noisy = jax.vmap(target.noisy_gradient, in_axes=((0, 0), None))((classes, keys), position)
     phi, r = topics_of(shape, position)
     batch = in_lines(jnp.asarray(train.to_csr().toarray(), float))
-    sums = document_sums(shape, step, jax.random.key(0), phi, r, batch, jnp.ones(6), 1)
-    d_x = sums.counts[0] - phi * jnp.sum(sums.counts[0], axis=0, keepdims=True)
-    data = Model.flat(Blocks(d_x, r * sums.weights[0], jnp.zeros(2), jnp.zeros(3)))
+    (sums,) = document_sums(shape, step, jax.random.key(0), phi, r, batch, jnp.ones(6))
+    d_x = sums.counts - phi * jnp.sum(sums.counts, axis=0, keepdims=True)
+    data = Model.flat(Blocks(d_x, r * sums.weights, jnp.zeros(2), jnp.zeros(3)))
     of_prior = Model.flat(jax.grad(log_prior, argnums=1)(shape, shape.blocks(position)))
     whole = np.asarray(data + of_prior)
     found = np.asarray(noisy.gradient)

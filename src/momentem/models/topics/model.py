@@ -152,11 +152,11 @@ def topics_of(model: Model, position: Vector) -> tuple[Topics, Float[Array, " to
 
 
 class Sums(NamedTuple):
-    """Sums over the documents of each half of a minibatch, weighted by their strata."""
+    """Sums over the documents of a minibatch, each so many times."""
 
-    counts: Float[Array, "parts words topics"]  # S
-    weights: Float[Array, "parts topics"]  # d/dr
-    log_likelihood: Float[Array, " parts"]
+    counts: Topics  # S
+    weights: Float[Array, " topics"]  # d/dr
+    log_likelihood: Scalar
 
 
 def document_sums(
@@ -166,16 +166,14 @@ def document_sums(
     phi: Topics,
     r: Any,
     batch: Any,
-    strata: Float[Array, " documents"],
-    num_parts: int,
-) -> Sums:
-    """S, d/dr and the log likelihood of documents, written in lines as `minibatches.draw_lines`
-    does, each standing for as many as its stratum has; they are split evenly into parts, in
-    order."""
+    *times: Float[Array, " documents"],
+) -> tuple[Sums, ...]:
+    """S, d/dr and the log likelihood of documents, which are written in lines as
+    `minibatches.draw_lines` does; one for each way to say how often a document counts."""
     words, documents, tokens = (each.astype(np.int32) for each in (batch[0], *batch[2:4]))
     y, token_counts = (each.astype(phi.dtype) for each in (batch[1], batch[4]))
     at_words = computed_once(phi[words])
-    lines = Lines(at_words, y, documents, tokens, token_counts, Static(len(strata)))
+    lines = Lines(at_words, y, documents, tokens, token_counts, Static(len(times[0])))
     expected, n, present, loads = local.solve(key, lines, r)
     total, R = summed(lines, jnp.sum(y, axis=1))[:, None], jnp.sum(r)
     a0, b0 = model.odds_shapes
@@ -192,17 +190,12 @@ def document_sums(
     values += jnp.sum(gammaln(r[None] + load_n) - gammaln(r)[None] - load_n * logs, axis=1)
     values += (gammaln(a0 + total) + gammaln(b0 + R) - gammaln(a0 + b0 + total + R))[:, 0]
 
-    V, K = phi.shape
-    places = words + V * (documents // (len(strata) // num_parts))[:, None]
-    weighted = expected * strata[documents][:, None, None]
-    counts = jnp.zeros((num_parts * V, K), phi.dtype)
-    counts = counts.at[places.reshape(-1)].add(weighted.reshape(-1, K))
+    def sums(times: Array) -> Sums:
+        of_lines = expected * times[documents][:, None, None]
+        counts = jnp.zeros_like(phi).at[words.reshape(-1)].add(of_lines.reshape(-1, len(r)))
+        return Sums(counts, times @ d_r, times @ values)
 
-    def by_part(each: Array) -> Array:
-        weighted = jnp.reshape(strata, (-1, *[1] * (each.ndim - 1))) * each
-        return jnp.sum(weighted.reshape(num_parts, -1, *each.shape[1:]), axis=1)
-
-    return Sums(counts.reshape(num_parts, V, K), by_part(d_r), by_part(values))
+    return tuple(map(sums, times))
 
 
 def minibatch_target(
@@ -260,17 +253,19 @@ def _noisy_gradient(
 ) -> NoisyGradient:
     documents, key = batch
     phi, r = topics_of(model, position)
-    S, d_r, values = document_sums(model, local, key, phi, r, documents, strata, num_parts=2)
+    # the mean of two halves, each of which stands for all documents, and half their difference
+    is_first = np.arange(len(strata)) < len(strata) // 2
+    ways = strata / 2, jnp.where(is_first, strata, -strata) / 2
+    mean, half = document_sums(model, local, key, phi, r, documents, *ways)
     prior, of_prior = jax.value_and_grad(log_prior, argnums=1)(model, model.blocks(position))
 
-    def of_data(S: Topics, d_r: Array) -> Blocks:
-        zeros = jnp.zeros_like(r), jnp.zeros_like(of_prior.hyper)
+    def of_data(sums: Sums) -> Blocks:
+        S = sums.counts
         in_topics = jnp.ones_like(S[:, 0]) @ S  # as a sum, XLA merges it with what follows
-        return Blocks(S - phi * in_topics[None], r * d_r, *zeros)
+        zeros = jnp.zeros_like(r), jnp.zeros_like(of_prior.hyper)
+        return Blocks(S - phi * in_topics[None], r * sums.weights, *zeros)
 
-    mean = of_data((S[0] + S[1]) / 2, (d_r[0] + d_r[1]) / 2)
-    half = of_data((S[0] - S[1]) / 2, (d_r[0] - d_r[1]) / 2)
     # block by block: a loop over all of them would ask at every number where it is
-    gradient = computed_once(Model.flat(Blocks(*map(jnp.add, of_prior, mean))))
-    difference = computed_once(Model.flat(half))
-    return NoisyGradient(gradient, difference, difference, prior + jnp.mean(values))
+    gradient = computed_once(Model.flat(Blocks(*map(jnp.add, of_prior, of_data(mean)))))
+    difference = computed_once(Model.flat(of_data(half)))
+    return NoisyGradient(gradient, difference, difference, prior + mean.log_likelihood)

@@ -92,16 +92,16 @@ def improve(
     counts, r, t = state
     strata = strata / 2  # each half stands for all documents
     topics = _topics(model, counts)
-    sums = document_sums(model, local, key, topics, r, batch, strata, num_parts=1)
+    (sums,) = document_sums(model, local, key, topics, r, batch, strata)
     lengths = jnp.sum(batch[1].astype(r.dtype), axis=1)
     totals = jnp.zeros_like(strata).at[batch[2]].add(lengths)
     R, (a0, b0) = jnp.sum(r), model.odds_shapes
     fall = jnp.sum(strata * (digamma(a0 + b0 + totals + R) - digamma(b0 + R)))
-    growth = jnp.maximum(sums.weights[0] + fall, 1e-3 * fall)
+    growth = jnp.maximum(sums.weights + fall, 1e-3 * fall)
     kappa = FIRST * (1 + t / HALVING) ** -POWER
     log_ratio = jnp.where(t < NUM_HELD, 0.0, jnp.clip(jnp.log(growth / fall), -2, 2))
     return Improved(
-        (1 - kappa) * counts + kappa * sums.counts[0], r * jnp.exp(kappa * log_ratio), t + 1
+        (1 - kappa) * counts + kappa * sums.counts, r * jnp.exp(kappa * log_ratio), t + 1
     )
 
 
