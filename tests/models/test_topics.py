@@ -47,14 +47,10 @@ def exact(phi, r, y):
 def lines_of(phi, y, num):
     """The same document so many times, in a line each."""
     tokens = np.arange(num)[:, None] * len(y) + np.repeat(np.arange(len(y)), y)
-    return local.Lines(
-        jnp.tile(phi[None], (num, 1, 1)),
-        jnp.tile(jnp.asarray(y, phi.dtype)[None], (num, 1)),
-        jnp.arange(num),
-        jnp.asarray(tokens.reshape(-1)),
-        jnp.ones(tokens.size, phi.dtype),
-        Static(num),
-    )
+    counts = jnp.tile(jnp.asarray(y, phi.dtype)[None], (num, 1))
+    lines = local.in_lines(jnp.tile(phi[None], (num, 1, 1)), counts)
+    ones = jnp.ones(tokens.size, phi.dtype)
+    return lines._replace(tokens=jnp.asarray(tokens.reshape(-1)), token_counts=ones)
 
 
 def broken_gibbs(monkeypatch, what):
@@ -124,11 +120,11 @@ def test_picked_inverts_the_cumulative_sums(num_topics):
 
 
 def test_fixed_point_is_stationary_and_near_the_mean():
-    phi, y = jnp.asarray(PHI), jnp.asarray(Y, float)
-    found = local.fixed_point(500).solve(jax.random.key(0), lines_of(PHI, Y, 1), jnp.asarray(R))
-    more = local.collapsed_field(501, phi[None], y[None], jnp.asarray(R)).loads
+    lines, weights = lines_of(PHI, Y, 1), jnp.asarray(R)
+    found = local.fixed_point(500).solve(jax.random.key(0), lines, weights)
+    more = local.collapsed_field(501, lines, weights).loads
     np.testing.assert_allclose(more, found.loads, rtol=1e-6)
-    np.testing.assert_allclose(jnp.sum(found.expected[0], axis=1), y, rtol=1e-9)
+    np.testing.assert_allclose(jnp.sum(found.expected[0], axis=1), Y, rtol=1e-9)
     ways, chances = exact(PHI, R, Y)
     np.testing.assert_allclose(found.expected[0], np.tensordot(chances, ways, 1), atol=0.25)
     assert np.all((found.present > 0) & (found.present <= 1))

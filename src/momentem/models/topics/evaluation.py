@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from momentem.models.topics.corpus import Corpus
-from momentem.models.topics.local import collapsed_field
+from momentem.models.topics.local import collapsed_field, in_lines
 from momentem.models.topics.minibatches import padded
 
 __all__ = ["Perplexity", "active_topics", "coherence", "fold_in", "perplexity", "top_words"]
@@ -61,7 +61,7 @@ def _rounded(width: int) -> int:
 
 @jax.jit
 def _fold_in(phi: Any, weights: Any, words: Any, counts: Any) -> Any:
-    return collapsed_field(FOLD_IN, phi[words], counts, weights).loads
+    return collapsed_field(FOLD_IN, in_lines(phi[words], counts), weights).loads
 
 
 @jax.jit

@@ -30,10 +30,8 @@ from momentem.computed_once import computed_once
 from momentem.normals import normal
 from momentem.types import PRNGKey, Static
 
-__all__ = ["Lines", "Local", "LocalStep", "fixed_point", "gibbs"]
+__all__ = ["Lines", "Local", "LocalStep", "collapsed_field", "fixed_point", "gibbs", "in_lines"]
 
-Words = Float[Array, "documents words topics"]  # phi at the words of each document
-Counts = Float[Array, "documents words"]
 Weights = Float[Array, " topics"]
 Loads = Float[Array, "documents topics"]
 InLines = Float[Array, "lines width topics"]
@@ -52,6 +50,12 @@ class Lines(NamedTuple):
     tokens: Int[Array, " tokens"]  # which word of all lines it is
     token_counts: Float[Array, " tokens"]  # what a token stands for, 0 where there is none
     num_documents: Static
+
+
+def in_lines(phi: InLines, counts: Float[Array, "lines width"]) -> Lines:
+    """Documents of a line each, without tokens."""
+    none = jnp.zeros(0, int), jnp.zeros(0, counts.dtype)
+    return Lines(phi, counts, jnp.arange(len(counts)), *none, Static(len(counts)))
 
 
 class Local(NamedTuple):
@@ -98,34 +102,6 @@ def responsibilities(
     return joint / (joint @ jnp.ones_like(joint, shape=joint.shape[-1:]))[..., None]
 
 
-class Field(NamedTuple):
-    """Shares of topics in every word, and r + E[n], which predicts the document's next word."""
-
-    shares: Words
-    loads: Loads
-
-
-def collapsed_field(num: int, phi: Words, counts: Counts, weights: Weights) -> Field:
-    """pi_wk <- phi_wk (r_k + n_k - pi_wk), normalised, with n_k = sum_w y_w pi_wk.
-
-    Started from a few iterations that leave - pi_wk out, which are two matrix-vector products each.
-    """
-
-    def climb(_: Any, loads: Loads) -> Loads:
-        rates = jnp.einsum("dwk,dk->dw", phi, loads)
-        return weights[None] + loads * jnp.einsum("dwk,dw->dk", phi, counts / rates)
-
-    def exclude(_: Any, field: Field) -> Field:
-        others = jnp.maximum(field.loads[:, None] - field.shares, TINY)
-        shares = responsibilities(phi, others)
-        return Field(shares, weights[None] + jnp.einsum("dw,dwk->dk", counts, shares))
-
-    total = jnp.sum(counts, axis=1, keepdims=True)
-    start = weights[None] * (1 + total / jnp.sum(weights))
-    loads = jax.lax.fori_loop(0, NUM_FIRST, climb, start)
-    return jax.lax.fori_loop(0, num, exclude, Field(responsibilities(phi, loads[:, None]), loads))
-
-
 def summed(lines: Lines, values: Array) -> Array:
     """Sums over the lines of each document."""
     zeros = jnp.zeros((lines.num_documents.value, *values.shape[1:]), values.dtype)
@@ -153,23 +129,37 @@ def climbed(lines: Lines, weights: Weights) -> Loads:
     return jax.lax.fori_loop(0, NUM_FIRST, climb, start)
 
 
-def _fixed_point(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
-    del key
-    phi, y, documents = lines[:3]
+class Field(NamedTuple):
+    """Shares of topics in every word, and r + E[n], which predicts the document's next word."""
 
-    def exclude(_: Any, field: tuple[InLines, Loads]) -> tuple[InLines, Loads]:
-        shares, loads = field
-        others = jnp.maximum(loads[documents][:, None] - shares, TINY)
-        shares = responsibilities(phi, others)
-        return shares, weights[None] + summed(lines, jnp.einsum("lwk,lw->lk", shares, y))
+    shares: InLines
+    loads: Loads
+
+
+def collapsed_field(num: int, lines: Lines, weights: Weights) -> Field:
+    """pi_wk <- phi_wk (r_k + n_k - pi_wk), normalised, with n_k = sum_w y_w pi_wk.
+
+    Started from a few iterations that leave - pi_wk out, which are two matrix-vector products each.
+    """
+
+    def exclude(_: Any, field: Field) -> Field:
+        others = jnp.maximum(field.loads[lines.documents][:, None] - field.shares, TINY)
+        shares = responsibilities(lines.phi, others)
+        numbers = summed(lines, jnp.einsum("lwk,lw->lk", shares, lines.counts))
+        return Field(shares, weights[None] + numbers)
 
     loads = climbed(lines, weights)
-    field = (responsibilities(phi, loads[documents][:, None]), loads)
-    shares, loads = jax.lax.fori_loop(0, num.value, exclude, field)
+    start = Field(responsibilities(lines.phi, loads[lines.documents][:, None]), loads)
+    return jax.lax.fori_loop(0, num, exclude, start)
+
+
+def _fixed_point(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
+    del key
+    shares, loads = collapsed_field(num.value, lines, weights)
     # of independent words, all missing: a share of 1 leaves no chance
-    missing = jnp.einsum("lwk,lw->lk", jnp.log1p(-jnp.minimum(shares, 1 - 1e-6)), y)
-    present = -jnp.expm1(summed(lines, missing))
-    return Local(y[:, :, None] * shares, loads - weights[None], present, loads)
+    logs = jnp.log1p(-jnp.minimum(shares, 1 - 1e-6))
+    present = -jnp.expm1(summed(lines, jnp.einsum("lwk,lw->lk", logs, lines.counts)))
+    return Local(lines.counts[:, :, None] * shares, loads - weights[None], present, loads)
 
 
 def _gibbs(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
