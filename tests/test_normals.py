@@ -30,8 +30,10 @@ def test_normals_in_law(monkeypatch, broken):
 
 def test_normals_are_those_of_the_inverse_error_function(monkeypatch):
     """At every 4096th of all bits, the ends included: within a few units of the last place."""
-    bits = np.append(np.arange(0, 2**32, 4096, dtype=np.uint32), [2**31 - 1, 2**31, 2**32 - 1])
-    monkeypatch.setattr(normals.jax.random, "bits", lambda *_: jnp.asarray(bits, jnp.uint32))
+    bits = np.append(np.arange(0, 2**32, 4096), [2**31 - 1, 2**31, 2**32 - 1]).astype(np.uint32)
+    monkeypatch.setattr(
+        normals.jax.random, "bits", lambda key, shape, dtype: jnp.asarray(np.resize(bits, shape))
+    )
     found = np.asarray(normals.normal(jax.random.key(0), bits.shape, np.float32), float)
     x = bits.astype(np.int64)
     x = np.where(x < 2**31, x, x - 2**32) * 2.0**-31

@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from momentem.computed_once import computed_once
 from momentem.normals import normal
 from momentem.targets.minibatch import StochasticTarget
 from momentem.types import Count, Mass, PRNGKey, Scalar, Static, Vector
@@ -144,7 +143,7 @@ def step_normals(key: PRNGKey, num_steps: int, each: int, like: Vector) -> StepN
     steps_key, spare_key = jax.random.split(key)
     return StepNormals(
         jax.random.split(steps_key, num_steps),
-        lambda source: computed_once(normal(source, (each, dim), dtype)),
+        lambda source: normal(source, (each, dim), dtype),
         normal(spare_key, (dim,), dtype),
     )
 
