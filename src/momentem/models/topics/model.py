@@ -268,4 +268,4 @@ def _noisy_gradient(
     # block by block: a loop over all of them would ask at every number where it is
     gradient = computed_once(Model.flat(Blocks(*map(jnp.add, of_prior, of_data(mean)))))
     difference = computed_once(Model.flat(of_data(half)))
-    return NoisyGradient(gradient, difference, difference, prior + mean.log_likelihood)
+    return NoisyGradient(gradient, difference, None, prior + mean.log_likelihood)
