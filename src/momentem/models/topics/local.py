@@ -228,26 +228,25 @@ def picked(
 
     combs: Any = sum(tooth(first) for first in firsts)
     sums = computed_once(combs.reshape(-1, spacing)[lines.tokens])
-    totals = _partial_sums([sums[:, b] for b in range(spacing)])
-    u = chances * totals[-1]
-    comb = jnp.zeros_like(owners) + sum((total <= u).astype(owners.dtype) for total in totals[:-1])
-    before = jnp.zeros_like(u)
-    for total in totals[:-1]:
-        before = jnp.where(total <= u, total, before)
-    u, comb = computed_once((u - before, comb))
+    columns = [sums[:, b] for b in range(spacing)]
+    u, comb = computed_once(_located(columns, chances * sum(columns), owners.dtype))
     topics = comb[:, None] + jnp.arange(0, K, spacing, owners.dtype)[None]
     known = jnp.minimum(topics, K - 1)
     phi, theta = lines.phi.reshape(-1), loads.reshape(-1)
     rates = phi[lines.tokens[:, None] * K + known] * theta[owners[:, None] * K + known]
     rates = computed_once(jnp.where(topics < K, rates, 0))
-    totals = _partial_sums([rates[:, i] for i in range(len(firsts))])
-    last = sum((total <= u).astype(owners.dtype) for total in totals[:-1])
-    return jnp.minimum(comb + spacing * last, K - 1)
+    _, tooth_of = _located([rates[:, i] for i in range(len(firsts))], u, owners.dtype)
+    return jnp.minimum(comb + spacing * tooth_of, K - 1)
 
 
-def _partial_sums(columns: list[Array]) -> list[Array]:
-    """Of few columns: XLA's cumulative sum is ten times slower on a CPU."""
-    sums = columns[:1]
-    for column in columns[1:]:
-        sums.append(sums[-1] + column)
-    return sums
+def _located(columns: list[Array], u: Array, dtype: Any) -> tuple[Array, Array]:
+    """Of a few columns laid end to end, how far into one of them u is, and which it is. (XLA's
+    cumulative sum is ten times slower on a CPU.)"""
+    total = before = jnp.zeros_like(u)
+    which = jnp.zeros_like(u, dtype)
+    for column in columns[:-1]:
+        total = total + column
+        is_past = total <= u
+        which = which + is_past.astype(dtype)
+        before = jnp.where(is_past, total, before)
+    return u - before, which
