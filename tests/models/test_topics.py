@@ -12,7 +12,7 @@ from scipy import stats
 from momentem.models.topics import TopicModel, evaluation, local, runs, starts
 from momentem.models.topics.corpus import corpus, split_words
 from momentem.models.topics.fit import Fit, fit, joined
-from momentem.models.topics.minibatches import draw_lines, layout
+from momentem.models.topics.minibatches import Lines, draw_lines, layout
 from momentem.models.topics.model import (
     Blocks,
     Model,
@@ -156,7 +156,7 @@ def in_lines(counts):
     """Every document in a line of its own, all words in it, with no tokens."""
     words = jnp.tile(jnp.arange(counts.shape[1])[None], (len(counts), 1))
     none = jnp.zeros(0, int), jnp.zeros(0)
-    return words, counts, jnp.arange(len(counts)), *none
+    return Lines(words, counts, jnp.arange(len(counts)), *none)
 
 
 @pytest.mark.parametrize("sabotage", [None, "prior", "topics", "weights"])

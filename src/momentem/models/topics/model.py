@@ -170,8 +170,9 @@ def document_sums(
 ) -> tuple[Sums, ...]:
     """S, d/dr and the log likelihood of documents, which are written in lines as
     `minibatches.draw_lines` does; one for each way to say how often a document counts."""
-    words, documents, tokens = (each.astype(np.int32) for each in (batch[0], *batch[2:4]))
-    y, token_counts = (each.astype(phi.dtype) for each in (batch[1], batch[4]))
+    indices = batch.words, batch.documents, batch.tokens
+    words, documents, tokens = (each.astype(np.int32) for each in indices)
+    y, token_counts = (each.astype(phi.dtype) for each in (batch.counts, batch.token_counts))
     at_words = computed_once(phi[words])
     lines = Lines(at_words, y, documents, tokens, token_counts, Static(len(times[0])))
     expected, n, present, loads = local.solve(key, lines, r)

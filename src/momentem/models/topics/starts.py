@@ -93,8 +93,8 @@ def improve(
     strata = strata / 2  # each half stands for all documents
     topics = _topics(model, counts)
     (sums,) = document_sums(model, local, key, topics, r, batch, strata)
-    lengths = jnp.sum(batch[1].astype(r.dtype), axis=1)
-    totals = jnp.zeros_like(strata).at[batch[2]].add(lengths)
+    lengths = jnp.sum(batch.counts.astype(r.dtype), axis=1)
+    totals = jnp.zeros_like(strata).at[batch.documents].add(lengths)
     R, (a0, b0) = jnp.sum(r), model.odds_shapes
     fall = jnp.sum(strata * (digamma(a0 + b0 + totals + R) - digamma(b0 + R)))
     growth = jnp.maximum(sums.weights + fall, 1e-3 * fall)
