@@ -21,7 +21,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 
 from momentem import datasets, keys
 from momentem.models.topics.local import gibbs
-from momentem.models.topics.minibatches import draw_lines, layout
+from momentem.models.topics.minibatches import draw_minibatches, layout
 from momentem.models.topics.model import minibatch_target, model
 from momentem.models.topics.recipes import RECIPES, recipe
 from momentem.models.topics.starts import start
@@ -36,7 +36,7 @@ def contenders(train):
     shape = model(train.num_words, 100, frequencies=train.frequencies())
     position = start(shape, train, host)
     lines = layout(train, BATCH // 2)
-    batches = draw_lines(train, lines, host, (NUM_ITERATIONS, NUM_STEPS), 2)
+    batches = draw_minibatches(train, lines, host, (NUM_ITERATIONS, NUM_STEPS), 2)
     weights = jnp.asarray(lines.weights(2), position.dtype)
     inputs = jax.random.split(key, NUM_ITERATIONS), batches
 

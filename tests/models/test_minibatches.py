@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from momentem.models.topics.corpus import corpus, load, save
-from momentem.models.topics.minibatches import MOST, WIDTH, draw_lines, layout, num_tokens
+from momentem.models.topics.minibatches import MOST, WIDTH, draw_minibatches, layout, num_tokens
 
 from corpora import TABLE, assert_few_were_read, newsgroups, random_corpus, watched
 
@@ -90,7 +90,7 @@ def test_estimates_are_unbiased_exactly():
     found = layout(large, 6)
     assert len(set(found.sizes)) == 2
     num = math.lcm(*found.sizes.tolist())
-    drawn = draw_lines(large, found, InTurn(), (num,), 1)
+    drawn = draw_minibatches(large, found, InTurn(), (num,), 1)
     whole = statistic_of_all(large)
     assert np.mean(estimate(drawn, found.weights(1))) == pytest.approx(whole, rel=1e-6)
     # the control: without the weights it is another number
@@ -101,7 +101,7 @@ def test_estimates_are_unbiased():
     """Each half within 5 standard errors of 4,000 draws: a false alarm in 10^6."""
     large = random_corpus()
     found = layout(large, 10)
-    drawn = draw_lines(large, found, np.random.default_rng(5), (40, 100), 2)
+    drawn = draw_minibatches(large, found, np.random.default_rng(5), (40, 100), 2)
     each = statistics(drawn, 20).reshape(-1, 2, 10) @ found.weights(1)
     error = each.std(axis=0) / np.sqrt(len(each))
     np.testing.assert_array_less(np.abs(each.mean(axis=0) - statistic_of_all(large)), 5 * error)
@@ -111,7 +111,7 @@ def test_documents_of_a_stratum_have_the_same_chance_and_draws_are_independent()
     """Limits of 5 standard errors."""
     num = 20_000
     large = corpus(np.diag(np.full(8, MOST)))  # all of one length, told apart by their word
-    drawn = draw_lines(large, layout(large, 2), np.random.default_rng(2), (num,), 2)
+    drawn = draw_minibatches(large, layout(large, 2), np.random.default_rng(2), (num,), 2)
     words = drawn.words[:, :, 0].astype(int).reshape(num, 2, 2)  # (draw, half, stratum)
     error = 5 * np.sqrt(num * (1 / 16) * (15 / 16))
     for stratum in range(2):
@@ -134,7 +134,7 @@ def test_lines_add_up_to_documents(shape):
     documents = corpus(counts)
     np.testing.assert_array_equal(num_tokens(documents), np.minimum(counts, MOST).sum(axis=1))
     found = layout(documents, 5)
-    drawn = draw_lines(documents, found, np.random.default_rng(1), shape, 2)
+    drawn = draw_minibatches(documents, found, np.random.default_rng(1), shape, 2)
     assert drawn.words.shape == drawn.counts.shape == (*shape, 2 * found.num_lines, WIDTH)
     assert drawn.tokens.shape == drawn.token_counts.shape == (*shape, 2 * found.num_tokens)
     assert drawn.words.dtype == documents.words.dtype
@@ -157,7 +157,7 @@ def test_draws_do_not_depend_on_where_the_corpus_is(tmp_path):
     large = random_corpus()
     save(large, tmp_path)
     here, there = (
-        draw_lines(each, layout(each, 10), np.random.default_rng(1), (5,), 2)
+        draw_minibatches(each, layout(each, 10), np.random.default_rng(1), (5,), 2)
         for each in (large, load(tmp_path))
     )
     for mine, others in zip(here, there, strict=True):
@@ -167,7 +167,7 @@ def test_draws_do_not_depend_on_where_the_corpus_is(tmp_path):
 def test_only_documents_that_are_drawn_are_read():
     found = layout(random_corpus(), 10)
     large = watched(random_corpus())
-    draw_lines(large, found, np.random.default_rng(0), (1,), 1)
+    draw_minibatches(large, found, np.random.default_rng(0), (1,), 1)
     assert_few_were_read(large, found.num_lines * WIDTH)
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from momentem.models.topics import TopicModel, evaluation, local, runs, starts
 from momentem.models.topics.corpus import corpus, split_words
 from momentem.models.topics.fit import Fit, fit, joined
-from momentem.models.topics.minibatches import Lines, draw_lines, layout
+from momentem.models.topics.minibatches import Minibatches, draw_minibatches, layout
 from momentem.models.topics.model import (
     Blocks,
     Model,
@@ -156,7 +156,7 @@ def in_lines(counts):
     """Every document in a line of its own, all words in it, with no tokens."""
     words = jnp.tile(jnp.arange(counts.shape[1])[None], (len(counts), 1))
     none = jnp.zeros(0, int), jnp.zeros(0)
-    return Lines(words, counts, jnp.arange(len(counts)), *none)
+    return Minibatches(words, counts, jnp.arange(len(counts)), *none)
 
 
 @pytest.mark.parametrize("sabotage", [None, "prior", "topics", "weights"])
@@ -213,7 +213,7 @@ def test_minibatch_gradient_has_no_bias(is_broken):
     position = jnp.asarray(np.random.default_rng(0).normal(size=shape.dim) - 2)
     step = local.fixed_point(5)
     lines = layout(train, 3)
-    drawn = draw_lines(train, lines, np.random.default_rng(0), (400,), 2)
+    drawn = draw_minibatches(train, lines, np.random.default_rng(0), (400,), 2)
     weights = jnp.asarray(lines.weights(2)) * (1.3 if is_broken else 1)
     target = minibatch_target(shape, step, drawn, weights, position, 1.0)
     classes, _ = target.batches(jax.random.key(0), Static(400))
@@ -244,7 +244,7 @@ def test_stochastic_em_improves_the_start(monkeypatch, is_broken):
     observed, held_out = split_words(some_documents(num=50, seed=1)[0])
     shape = model(12, 3)
     lines = layout(train, 10)
-    batches = draw_lines(train, lines, np.random.default_rng(0), (100,), 2)
+    batches = draw_minibatches(train, lines, np.random.default_rng(0), (100,), 2)
     weights = jnp.asarray(lines.weights(2), jnp.float32)
     first = starts.start(shape, train, np.random.default_rng(0))
 

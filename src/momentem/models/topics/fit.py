@@ -21,7 +21,7 @@ from momentem.em.wrapper import FixedState
 from momentem.models.topics.corpus import Corpus
 from momentem.models.topics.evaluation import Perplexity
 from momentem.models.topics.local import LocalStep, gibbs
-from momentem.models.topics.minibatches import Lines, draw_lines, layout
+from momentem.models.topics.minibatches import Minibatches, draw_minibatches, layout
 from momentem.models.topics.model import Model, minibatch_target, topics_of
 from momentem.models.topics.recipes import Recipe
 from momentem.models.topics.starts import improve, start, unimproved
@@ -185,18 +185,18 @@ class _Feed:
     def __exit__(self, *details: object) -> None:
         self.reader.shutdown(cancel_futures=True)
 
-    def next(self) -> Lines:
+    def next(self) -> Minibatches:
         """Of a chunk, by iteration and step."""
         batches = self.ahead.result()
         self.ahead = self.reader.submit(self._draw)
         return batches
 
-    def example(self) -> Lines:
+    def example(self) -> Minibatches:
         """Of one iteration."""
-        return Lines(*(each[0] for each in self.first))
+        return Minibatches(*(each[0] for each in self.first))
 
-    def _draw(self) -> Lines:
-        return draw_lines(self.train, self.layout, self.rng, self.shape, 2)
+    def _draw(self) -> Minibatches:
+        return draw_minibatches(self.train, self.layout, self.rng, self.shape, 2)
 
 
 class _Run:

@@ -23,7 +23,7 @@ import numpy as np
 from momentem.checks import check_count, check_instance
 from momentem.models.topics.corpus import REMEDY, Corpus, offsets, ranges
 
-__all__ = ["Layout", "Lines", "draw_lines", "layout", "num_tokens", "padded"]
+__all__ = ["Layout", "Minibatches", "draw_minibatches", "layout", "num_tokens", "padded"]
 
 MOST = 4  # tokens of one word in one document that are told apart
 WIDTH = 8  # words of a line: as many as a processor multiplies at once
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
         return np.tile(self.sizes, num_parts).astype(np.float64)
 
 
-class Lines(NamedTuple):
+class Minibatches(NamedTuple):
     """Minibatches for every entry of a shape."""
 
     words: np.ndarray  # (*shape, lines, WIDTH) ids; 0 where a line is padded
@@ -94,13 +94,13 @@ def layout(corpus: Corpus, num: int) -> Layout:
     return Layout(order, edges, *map(int, rooms))
 
 
-def draw_lines(
+def draw_minibatches(
     corpus: Corpus,
     layout: Layout,
     rng: np.random.Generator,
     shape: tuple[int, ...],
     num_parts: int,
-) -> Lines:
+) -> Minibatches:
     """For every entry of `shape`, `num_parts` times and independently, one document of each
     stratum, all of a stratum's with the same chance. Of a mapped file no others are read.
 
@@ -140,7 +140,7 @@ def draw_lines(
     most = num_parts * layout.num_tokens
     by_token = ranges(np.arange(num) * most, own)
     slots = np.repeat(places - num_lines * WIDTH * minibatch, times)
-    return Lines(
+    return Minibatches(
         in_lines(corpus.words.dtype, words),
         in_lines(np.float32, counts),
         filled(num_lines, size - 1, np.int32, by_line, owners),

@@ -169,7 +169,7 @@ def document_sums(
     *times: Float[Array, " documents"],
 ) -> tuple[Sums, ...]:
     """S, d/dr and the log likelihood of documents, which are written in lines as
-    `minibatches.draw_lines` does; one for each way to say how often a document counts."""
+    `minibatches.draw_minibatches` does; one for each way to say how often a document counts."""
     indices = batch.words, batch.documents, batch.tokens
     words, documents, tokens = (each.astype(np.int32) for each in indices)
     y, token_counts = (each.astype(phi.dtype) for each in (batch.counts, batch.token_counts))
@@ -212,7 +212,7 @@ def minibatch_target(
     Args:
         model: what is sampled.
         local: how documents are explained.
-        batches: of two halves, as `minibatches.draw_lines` makes them, one for each step.
+        batches: of two halves, as `minibatches.draw_minibatches` makes them, one for each step.
         strata: the number of documents that each of a minibatch stands for.
         initial: a position.
         batch_share: documents of a minibatch over all documents.
