@@ -52,8 +52,8 @@ class Length(NamedTuple):
     num_chains: int = 1
 
 
-FULL, QUICK = Length(3, 1500, 1500, 100), Length(2, 300, 150, 10)
-CHAINS = Length(3, 450, 150, 50, num_chains=5)  # as many iterations as FULL, and as many samples
+FULL, QUICK = Length(2, 1500, 1500, 100), Length(2, 300, 150, 10)
+CHAINS = Length(2, 450, 150, 50, num_chains=5)  # as many iterations as FULL, and as many samples
 CHAINED = ("sghmc", "sghmc-tuned")  # the others differ by tenths
 CORPORA: dict[str, Callable[[], SplitCorpus]] = {
     "20news-nvdm": lambda: datasets.twenty_news("nvdm"),
