@@ -39,7 +39,7 @@ def served(tmp_path, monkeypatch):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # between polls
     thread.start()
     monkeypatch.setenv("MOMENTEM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("MOMENTEM_DATA", raising=False)
