@@ -119,9 +119,8 @@ def topic_table(
     column = 1 if name == "reuters" else 0
     rows = [_row(NAMES[each], column, found) for each, found in runs.items()]
     for peer, measure in _peers(length).items():
-        found = _once(
-            folder, f"{label}-{peer}", partial(_timed, measure, train, observed, held_out)
-        )
+        made = partial(_timed, measure, train, observed, held_out)
+        found = _once(folder, f"{name}-{peer}", made)
         rows.append([peer, "", found["single"], found["average"], "", found["seconds"], ""])
     header = [
         "sampler",
@@ -225,8 +224,10 @@ def _picture(name: str, runs: dict[str, list[dict[str, Any]]], folder: Path) -> 
 
 
 def _peers(length: Length) -> dict[str, Callable[[Corpus, Corpus, Corpus], tuple[str, str]]]:
+    """By a name that tells them apart: one that has no chains is measured once for a corpus."""
+    chains = f"{length.num_chains} chains of " if length.num_chains > 1 else ""
     return {
-        "tomotopy LDA, 500 sweeps": partial(_collapsed_gibbs, length.num_chains),
+        f"tomotopy LDA, {chains}500 sweeps": partial(_collapsed_gibbs, length.num_chains),
         "scikit-learn online LDA, 4 passes": _online_lda,
         "scikit-learn NMF-KL, 5 % unigram": _nmf,
         "unigram": _unigram,
