@@ -23,7 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import momentem as mt
-from momentem.run import loop, reading, store
+from momentem.run import loop
+from momentem.run.log import read as reading
+from momentem.run.log import write as store
 
 NUM_WARMUP, NUM_DRAWS = 600, 1400
 

@@ -22,7 +22,7 @@ import numpy as np
 
 import momentem as mt
 from kills import log_likelihood, log_prior, prepare, sha
-from momentem.run import store
+from momentem.run.log import write as store
 
 NUM_WARMUP, NUM_DRAWS, NUM_CHAINS = 60, 100, 4
 STUCK = "LOST_PEERS_STUCK"  # seconds that process 1 sleeps for at a draw

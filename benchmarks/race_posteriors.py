@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from momentem import datasets
+from momentem.reproduce import datasets
 
 __all__ = ["POSTERIORS", "TROUBLE", "Posterior"]
 

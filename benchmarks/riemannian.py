@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 import momentem as mt
-from momentem import datasets
-from momentem.fixed_points import iterations, until
+from momentem.reproduce import datasets
 from momentem.reproduce.timing import interleaved, ratio
+from momentem.riemannian.fixed_points import iterations, until
 
 NUM_CHAINS, NUM_STEPS, NUM_ITERATIONS, ROUNDS, STEP_SIZE, BATCH = 4, 10, 100, 9, 0.3, 100
 

@@ -19,14 +19,15 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.decomposition import LatentDirichletAllocation
 
-from momentem import datasets, keys
-from momentem.models.topics.local import gibbs
-from momentem.models.topics.minibatches import draw_minibatches, layout
-from momentem.models.topics.model import minibatch_target, model
-from momentem.models.topics.recipes import RECIPES, recipe
-from momentem.models.topics.starts import start
+from momentem.reproduce import datasets
 from momentem.reproduce.timing import interleaved, ratio
+from momentem.topics.local import gibbs
+from momentem.topics.minibatches import draw_minibatches, layout
+from momentem.topics.model import minibatch_target, model
+from momentem.topics.recipes import RECIPES, recipe
+from momentem.topics.starts import start
 from momentem.types import Static
+from momentem.xla import keys
 
 BATCH, NUM_STEPS, NUM_ITERATIONS = 100, 10, 4
 

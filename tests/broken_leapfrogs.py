@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from momentem.integrators import PhasePoint
+from momentem.kernels.integrators import PhasePoint
 
 
 def _kick_drift_kick(logdensity, step_size, point, drift, sign=1):

@@ -12,8 +12,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 import momentem as mt
-from momentem import integrators
-from momentem.targets.minibatch import NoisyGradient, StochasticTarget
+from momentem.kernels import integrators
+from momentem.targets._minibatch import NoisyGradient, StochasticTarget
 
 
 def spd(seed, eigenvalues):

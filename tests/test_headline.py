@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 
 import momentem as mt
 import stochastic_headline as headline
-from momentem.em.m_steps import MStep
+from momentem.em.m_steps.all import MStep
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,11 @@
 
 from numpyro.distributions import constraints
 
-from momentem import fixed_points, kernels, metrics, testing
-from momentem.bridges import (
-    from_blackjax,
-    from_numpyro,
-    from_pymc,
-    inverse_mass_matrix,
-    last_positions,
-    learnt_from,
-    pymc_labels,
-)
+from momentem import kernels, riemannian, testing
+from momentem._version import __version__ as __version__
+from momentem.bridges import from_blackjax, from_numpyro, from_pymc, pymc_labels
+from momentem.devices import mesh
 from momentem.em import e_steps, fixed, forever, m_steps, monte_carlo_em, schedules
-from momentem.keys import key
 from momentem.masses import (
     DenseMass,
     DiagonalMass,
@@ -22,8 +15,10 @@ from momentem.masses import (
     diagonal_mass,
     low_rank_mass,
 )
-from momentem.meshes import mesh
-from momentem.run import SamplingWarning, load, resume, sample, summary
+from momentem.riemannian import fixed_points, metrics
+from momentem.run.diagnostics import SamplingWarning, summary
+from momentem.run.log.resume import load
+from momentem.run.warm_start import inverse_mass_matrix, last_positions, learnt_from
 from momentem.samplers import (
     hmc,
     hmc_em,
@@ -39,6 +34,7 @@ from momentem.samplers import (
     sgr_nphmc,
     tuned_hmc_em,
 )
+from momentem.sampling import resume, sample
 from momentem.targets import (
     NoisyGradient,
     StochasticTarget,
@@ -54,8 +50,7 @@ from momentem.targets import (
     with_replacement,
 )
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, Sampler
-
-__version__ = "0.1.0"
+from momentem.xla.keys import key
 
 __all__ = [
     "DenseMass",
@@ -103,6 +98,7 @@ __all__ = [
     "pymc_labels",
     "resume",
     "rhmc",
+    "riemannian",
     "sample",
     "schedules",
     "self_tuned",

@@ -5,19 +5,19 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from momentem import kernels
+from momentem import kernels, riemannian
 from momentem.checks import check_positive
 from momentem.em import e_steps, m_steps
+from momentem.em._em import fixed, monte_carlo_em, unlearnt
 from momentem.em.e_steps import EStep
-from momentem.em.m_steps import MStep
+from momentem.em.m_steps.all import MStep
 from momentem.em.schedules import Schedule, latest
-from momentem.em.wrapper import fixed, monte_carlo_em, unlearnt
-from momentem.fixed_points import FixedPoint
-from momentem.masses import DenseMass, DiagonalMass, LowRankMass
-from momentem.metrics import Metric
-from momentem.nodes import found
+from momentem.masses.all import DenseMass, DiagonalMass, LowRankMass
+from momentem.pytrees import found
+from momentem.riemannian.fixed_points import FixedPoint
+from momentem.riemannian.metrics import Metric
+from momentem.targets._minibatch import AnyTarget, StochasticTarget
 from momentem.targets.control_variates import Anchor
-from momentem.targets.minibatch import AnyTarget, StochasticTarget
 from momentem.tuning.warmup import PATH, tuned
 from momentem.types import Kernel, Learnt, Mass, Sampler
 
@@ -320,7 +320,7 @@ def rhmc(
         >>> sampler = mt.rhmc(target, mt.metrics.softabs(target, 10.0), 0.3, num_steps=5)
         >>> trace = mt.sample(target, sampler, num_draws=200)
     """
-    kernel = kernels.rhmc(target, metric, step_size, num_steps, fixed_point)
+    kernel = riemannian.rhmc(target, metric, step_size, num_steps, fixed_point)
     return unlearnt(kernel, len(target.initial))
 
 
@@ -348,7 +348,7 @@ def sgr_nphmc(
         fixed_point: how implicit steps are solved; None is `iterations(6)`.
     """
     options = friction, noise, thermostat_mass, fixed_point
-    kernel = kernels.sgr_nphmc(target, metric, step_size, num_steps, *options)
+    kernel = riemannian.sgr_nphmc(target, metric, step_size, num_steps, *options)
     return unlearnt(kernel, len(target.initial))
 
 

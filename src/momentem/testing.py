@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.stats import ks_2samp
 
-from momentem.masses import DenseMass, DiagonalMass, LowRankMass
-from momentem.targets.dataset import dataset
-from momentem.targets.density import Target, density
-from momentem.targets.minibatch import AnyTarget, StochasticTarget
+from momentem.masses.all import DenseMass, DiagonalMass, LowRankMass
+from momentem.targets._dataset import dataset
+from momentem.targets._density import Target, density
+from momentem.targets._minibatch import AnyTarget, StochasticTarget
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, PRNGKey, Sampler
 
 __all__ = ["check_kernel", "check_sampler", "invariance", "minibatch_target", "skewed_target"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.em.m_steps import Noises
-from momentem.nodes import found
+from momentem.em.m_steps.all import Noises
+from momentem.pytrees import found
 from momentem.targets.control_variates import Anchor, anchored
 
 from noisy_targets import (

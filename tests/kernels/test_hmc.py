@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem import integrators
+from momentem.kernels import integrators
 from momentem.testing import check_kernel, invariance
 
 from broken_leapfrogs import gradient_sign, half_position_step

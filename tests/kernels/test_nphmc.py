@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.kernels.nphmc import (
+from momentem.kernels._nphmc import (
     NosePoint,
     energy_excess,
     generalised_leapfrog,
@@ -18,7 +18,7 @@ from momentem.kernels.nphmc import (
 
 from noisy_targets import DIM, MASS, NO_NOISE, PRECISION, moments_on_r3, potential
 
-module = import_module("momentem.kernels.nphmc")  # `momentem.kernels.nphmc` is the factory
+module = import_module("momentem.kernels._nphmc")  # `momentem.kernels.nphmc` is the factory
 
 Q = jnp.array(2.0)
 DENSE = mt.dense_mass(np.linalg.inv(MASS))

@@ -8,9 +8,9 @@ from jax.tree_util import Partial
 from scipy.linalg import solve_discrete_lyapunov
 
 import momentem as mt
+from momentem.kernels._sg_nphmc import fresh_thermostat
+from momentem.kernels._sgnht import SGNHTState
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
-from momentem.kernels.sg_nphmc import fresh_thermostat
-from momentem.kernels.sgnht import SGNHTState
 
 from noisy_targets import (
     DIM,

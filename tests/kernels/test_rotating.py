@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.integrators import PhasePoint, rotating_trajectory
-from momentem.kernels import rotating
+from momentem.kernels import _rotating as rotating
+from momentem.kernels.integrators import PhasePoint, rotating_trajectory
 from momentem.testing import invariance
 
 from known_targets import COVARIANCE, FACTOR, PRECISION, skewed, skewed_exact

@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 from scipy.integrate import solve_ivp
 
 import momentem as mt
-from momentem.kernels.sg_nphmc import SGNPHMCState, fresh_thermostat, sg_nphmc
+from momentem.kernels._sg_nphmc import SGNPHMCState, fresh_thermostat, sg_nphmc
 
 from noisy_targets import (
     DIM,
@@ -27,7 +27,7 @@ from noisy_targets import (
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-module = import_module("momentem.kernels.sg_nphmc")  # `momentem.kernels.sg_nphmc` is the factory
+module = import_module("momentem.kernels._sg_nphmc")  # `momentem.kernels.sg_nphmc` is the factory
 
 NO_FRICTION = 1e-30  # O then changes nothing that a float64 can hold
 # gradient noise of B = eps V / 2 = .5 I on average at eps = .05, with two shapes

@@ -10,7 +10,7 @@ import pytest
 from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
 
 import momentem as mt
-from momentem.kernels.sghmc import SGHMCState
+from momentem.kernels._sghmc import SGHMCState
 
 from noisy_targets import (
     DIM,
@@ -31,7 +31,7 @@ from noisy_targets import (
     step_map,
 )
 
-module = import_module("momentem.kernels.sghmc")  # `momentem.kernels.sghmc` is the factory
+module = import_module("momentem.kernels._sghmc")  # `momentem.kernels.sghmc` is the factory
 
 A = 1.3  # injected friction
 NOISE = spd(2, [1.0, 5.0, 20.0])  # V

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.kernels.sgnht import CCAdLState, SGNHTState
+from momentem.kernels._sgnht import CCAdLState, SGNHTState
 
 from noisy_targets import (
     DIM,
@@ -32,7 +32,7 @@ from noisy_targets import (
     step_map,
 )
 
-module = import_module("momentem.kernels.sgnht")  # `momentem.kernels.sgnht` is the factory
+module = import_module("momentem.kernels._sgnht")  # `momentem.kernels.sgnht` is the factory
 
 A = 1.0  # injected friction
 MU = 2.0  # thermostat mass

@@ -9,7 +9,9 @@ import pytest
 
 import momentem as mt
 from injections import answer, cases, fixed_samplers, run
-from momentem.run import loop, segments, store
+from momentem.run import loop
+from momentem.run.log import segment as segments
+from momentem.run.log import write as store
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

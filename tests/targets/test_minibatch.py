@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import momentem as mt
-from momentem.targets.minibatch import with_replacement
+from momentem.targets._minibatch import with_replacement
 
 from noisy_targets import logistic
 

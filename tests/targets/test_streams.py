@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import momentem as mt
-from momentem.nodes import found
+from momentem.pytrees import found
 from momentem.run import loop
 from momentem.targets.streams import Window, turned
 

@@ -4,7 +4,6 @@ Nothing here imports PyMC or BlackJAX before it is used.
 """
 
 from momentem.bridges.blackjax import from_blackjax
-from momentem.bridges.masses import inverse_mass_matrix, last_positions, learnt_from
 from momentem.bridges.numpyro import from_numpyro
 from momentem.bridges.pymc import from_pymc, pymc_labels
 
@@ -12,8 +11,5 @@ __all__ = [
     "from_blackjax",
     "from_numpyro",
     "from_pymc",
-    "inverse_mass_matrix",
-    "last_positions",
-    "learnt_from",
     "pymc_labels",
 ]

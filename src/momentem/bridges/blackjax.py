@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.bridges.foreign import Constants, usual_promotion
-from momentem.bridges.masses import inverse_mass_matrix
 from momentem.checks import check_callable, check_instance
-from momentem.masses import DiagonalMass, LowRankMass
-from momentem.targets.minibatch import AnyTarget
+from momentem.masses.all import DiagonalMass, LowRankMass
+from momentem.run.warm_start import inverse_mass_matrix
+from momentem.targets._minibatch import AnyTarget
 from momentem.types import Info, Kernel, Learnt, Mass, PRNGKey, Vector
 
 __all__ = ["from_blackjax"]

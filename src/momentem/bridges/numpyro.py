@@ -21,8 +21,8 @@ from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
 from momentem.bridges.subsample import Plate, at_all, outside, stochastic_target, subsampled_plate
 from momentem.checks import check_callable
-from momentem.targets.density import Target, as_parameters, check_scalar
-from momentem.targets.minibatch import AnyTarget
+from momentem.targets._density import Target, as_parameters, check_scalar
+from momentem.targets._minibatch import AnyTarget
 from momentem.types import Vector, as_partial
 
 __all__ = ["from_numpyro"]

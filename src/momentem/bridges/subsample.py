@@ -22,8 +22,8 @@ from numpyro.primitives import Messenger
 from momentem.bridges import numpyro_model
 from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
-from momentem.targets.density import Target
-from momentem.targets.minibatch import (
+from momentem.targets._density import Target
+from momentem.targets._minibatch import (
     NoisyGradient,
     StochasticTarget,
     blocks,

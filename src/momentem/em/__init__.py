@@ -2,7 +2,7 @@
 averaged."""
 
 from momentem.em import e_steps, m_steps, schedules
-from momentem.em.wrapper import EMState, FixedState, fixed, forever, monte_carlo_em
+from momentem.em._em import EMState, FixedState, fixed, forever, monte_carlo_em
 
 __all__ = [
     "EMState",

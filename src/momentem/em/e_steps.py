@@ -32,9 +32,9 @@ from jaxtyping import Array, Float
 
 from momentem.checks import check_between, check_count, check_instance, check_positive
 from momentem.em.rarely import rarely
-from momentem.keys import standard
-from momentem.masses import LowRankMass
+from momentem.masses.all import LowRankMass
 from momentem.types import Count, Info, Learnt, Mass, PRNGKey, Scalar, Vector
+from momentem.xla.keys import standard
 
 __all__ = [
     "EStep",

@@ -1,16 +1,14 @@
 """How one chain moves."""
 
-from momentem.kernels.following import following
-from momentem.kernels.hmc import hmc
-from momentem.kernels.nphmc import nphmc
+from momentem.kernels._hmc import hmc
+from momentem.kernels._nphmc import nphmc
+from momentem.kernels._rotating import rotating_hmc
+from momentem.kernels._sg_nphmc import sg_nphmc
+from momentem.kernels._sghmc import sghmc
+from momentem.kernels._sgnht import ccadl, matrix_sgnht, sgnht
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
 from momentem.kernels.refreshed import refreshed
-from momentem.kernels.rhmc import rhmc
-from momentem.kernels.rotating import rotating_hmc
-from momentem.kernels.sg_nphmc import sg_nphmc
-from momentem.kernels.sghmc import sghmc
-from momentem.kernels.sgnht import ccadl, matrix_sgnht, sgnht
-from momentem.kernels.sgr_nphmc import sgr_nphmc
+from momentem.kernels.wrappers import following
 
 __all__ = [
     "ccadl",
@@ -19,7 +17,6 @@ __all__ = [
     "matrix_sgnht",
     "nphmc",
     "refreshed",
-    "rhmc",
     "rotating_hmc",
     "sg_nphmc",
     "sg_nphmc_printed",
@@ -27,5 +24,4 @@ __all__ = [
     "sghmc_printed",
     "sgnht",
     "sgnht_printed",
-    "sgr_nphmc",
 ]

@@ -38,18 +38,18 @@ from jax.scipy.sparse.linalg import cg
 from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_count, check_instance
-from momentem.integrators import Path
-from momentem.kernels.nphmc import bounded_log, quadratic_root
-from momentem.kernels.sg_nphmc import fresh_thermostat
-from momentem.kernels.sghmc import SGHMCState
-from momentem.kernels.sgnht import SGNHTState
-from momentem.kernels.stochastic import (
+from momentem.kernels._nphmc import bounded_log, quadratic_root
+from momentem.kernels._sg_nphmc import fresh_thermostat
+from momentem.kernels._sghmc import SGHMCState
+from momentem.kernels._sgnht import SGNHTState
+from momentem.kernels.integrators import Path
+from momentem.kernels.langevin import (
     check_stochastic,
     fresh_momentum,
     tell,
     tell_thermostat,
 )
-from momentem.targets.minibatch import StochasticTarget
+from momentem.targets._minibatch import StochasticTarget
 from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Static, Vector
 
 __all__ = ["PrintedNoseState", "sg_nphmc_printed", "sghmc_printed", "sgnht_printed"]

@@ -9,7 +9,7 @@ import jax
 from jax.tree_util import Partial
 
 from momentem.checks import check_instance
-from momentem.kernels.stochastic import fresh_momentum
+from momentem.kernels.langevin import fresh_momentum
 from momentem.types import Info, Kernel, Learnt, PRNGKey
 
 __all__ = ["refreshed"]

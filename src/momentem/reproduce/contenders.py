@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from momentem import kernels
 from momentem.em import e_steps, m_steps
 from momentem.em.schedules import latest, polynomial
-from momentem.fixed_points import iterations
-from momentem.masses import DenseMass
+from momentem.masses.all import DenseMass
 from momentem.reproduce.problems import Problem
+from momentem.riemannian.fixed_points import iterations
 from momentem.samplers import (
     hmc,
     hmc_em,

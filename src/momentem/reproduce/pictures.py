@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from momentem.figures import new_figure, saved
 from momentem.reproduce.accuracy import Experiment, Found
 from momentem.reproduce.contenders import PLAIN, TUNED
+from momentem.reproduce.figures import new_figure, saved
 from momentem.reproduce.reports import Report
 
 __all__ = ["accuracy_picture", "speed_picture"]

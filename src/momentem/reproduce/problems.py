@@ -8,14 +8,16 @@ import numpy as np
 from jax.tree_util import Partial
 from numpyro.distributions import constraints
 
-from momentem import datasets, keys, metrics
-from momentem.masses import dense_mass
-from momentem.metrics import Metric
+from momentem.masses.all import dense_mass
+from momentem.reproduce import datasets
+from momentem.riemannian import metrics
+from momentem.riemannian.metrics import Metric
 from momentem.samplers import hmc_em
+from momentem.targets._dataset import dataset
+from momentem.targets._density import Target
+from momentem.targets._minibatch import StochasticTarget
 from momentem.targets.control_variates import mode
-from momentem.targets.dataset import dataset
-from momentem.targets.density import Target
-from momentem.targets.minibatch import StochasticTarget
+from momentem.xla import keys
 
 __all__ = ["Problem", "classification", "gaussian", "synthetic"]
 

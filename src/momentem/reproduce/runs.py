@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from arviz_base import dict_to_dataset
 
-from momentem import keys
 from momentem.reproduce.problems import Problem
 from momentem.types import Sampler
+from momentem.xla import keys
 
 __all__ = ["Run", "extremes", "judge", "run"]
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from momentem import keys
 from momentem.reproduce.contenders import (
     NAMES,
     PLAIN,
@@ -20,6 +19,7 @@ from momentem.reproduce.contenders import (
 from momentem.reproduce.problems import Problem
 from momentem.reproduce.reports import Report
 from momentem.reproduce.timing import bare, interleaved, iterate, ratio
+from momentem.xla import keys
 
 __all__ = ["BARE", "compare", "milliseconds"]
 

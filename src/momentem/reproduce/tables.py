@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from momentem import datasets
+from momentem.reproduce import datasets
 from momentem.reproduce.accuracy import Experiment, experiment_reports, measure
 from momentem.reproduce.contenders import Settings
 from momentem.reproduce.grids import FRICTIONS

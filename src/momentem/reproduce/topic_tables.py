@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from momentem import datasets
-from momentem.datasets import SplitCorpus
-from momentem.figures import new_figure, saved
-from momentem.models.topics.corpus import Corpus, split_words
-from momentem.models.topics.evaluation import Perplexity, unigram_perplexity
-from momentem.models.topics.fit import fit, joined
-from momentem.models.topics.model import model
-from momentem.models.topics.recipes import RECIPES, recipe
+from momentem.reproduce import datasets
+from momentem.reproduce.datasets import SplitCorpus
+from momentem.reproduce.figures import new_figure, saved
 from momentem.reproduce.reports import Report
+from momentem.topics.corpus import Corpus, split_words
+from momentem.topics.evaluation import Perplexity, unigram_perplexity
+from momentem.topics.fit import fit, joined
+from momentem.topics.model import model
+from momentem.topics.recipes import RECIPES, recipe
 
 __all__ = ["figure1", "table4", "topic_table"]
 

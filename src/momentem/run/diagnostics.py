@@ -10,7 +10,7 @@ import numpy as np
 from arviz_base import dict_to_dataset
 from xarray import DataArray, Dataset, DataTree
 
-from momentem.run.troubles import Troubles
+from momentem.run.health import Troubles
 
 __all__ = [
     "Convergence",

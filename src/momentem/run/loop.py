@@ -23,19 +23,19 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool
 
-from momentem import keys
-from momentem.meshes import constrained, held, placed
-from momentem.nodes import found
-from momentem.programs import program
+from momentem.devices._mesh import constrained, held, placed
+from momentem.devices.agreement import agreed, is_first, limited
+from momentem.pytrees import found
+from momentem.run.batch_means import Streamed, observe
 from momentem.run.diagnostics import warn
-from momentem.run.peers import agreed, is_first, limited
+from momentem.run.health import Troubles
 from momentem.run.progress import Progress
-from momentem.run.streamed import Streamed, observe
-from momentem.run.troubles import Troubles
-from momentem.targets.density import parameter_forms, parameter_names
-from momentem.targets.minibatch import AnyTarget, StochasticTarget, one_gradient
+from momentem.targets._density import parameter_forms, parameter_names
+from momentem.targets._minibatch import AnyTarget, StochasticTarget, one_gradient
 from momentem.targets.streams import Window, turned
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
+from momentem.xla import keys
+from momentem.xla.compile import program
 
 __all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete", "frozen", "init"]
 

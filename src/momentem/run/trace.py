@@ -9,10 +9,10 @@ from arviz_base import dict_to_dataset
 from xarray import Dataset, DataTree
 from xarray.core.indexing import LazilyIndexedArray
 
-from momentem.run.lazy import StoredArray
+from momentem.run.batch_means import Streamed
+from momentem.run.health import Troubles
+from momentem.run.log.arrays import StoredArray
 from momentem.run.loop import Plan
-from momentem.run.streamed import Streamed
-from momentem.run.troubles import Troubles
 
 __all__ = ["as_datatree", "attributes"]
 

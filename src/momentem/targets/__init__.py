@@ -1,10 +1,10 @@
 """What is sampled."""
 
+from momentem.targets._dataset import dataset
+from momentem.targets._density import Target, density
+from momentem.targets._minibatch import NoisyGradient, StochasticTarget, blocks, with_replacement
+from momentem.targets._starts import starts
 from momentem.targets.control_variates import control_variate, mode
-from momentem.targets.dataset import dataset
-from momentem.targets.density import Target, density
-from momentem.targets.minibatch import NoisyGradient, StochasticTarget, blocks, with_replacement
-from momentem.targets.starts import starts
 from momentem.targets.streams import stream
 
 __all__ = [

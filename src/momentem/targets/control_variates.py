@@ -17,8 +17,8 @@ from jax.scipy.optimize import minimize
 from jax.tree_util import Partial
 
 from momentem.checks import check_instance
-from momentem.targets.minibatch import NoisyGradient, StochasticTarget
-from momentem.targets.starts import check_start, value_and_gradient
+from momentem.targets._minibatch import NoisyGradient, StochasticTarget
+from momentem.targets._starts import check_start, value_and_gradient
 from momentem.targets.streams import check_whole
 from momentem.types import Static, Vector
 

@@ -20,9 +20,9 @@ from jax.sharding import Mesh
 from jax.tree_util import Partial
 from jaxtyping import Array, Int
 
-from momentem.meshes import spread_rows
-from momentem.targets.density import Target
-from momentem.targets.minibatch import (
+from momentem.devices._mesh import spread_rows
+from momentem.targets._density import Target
+from momentem.targets._minibatch import (
     NoisyGradient,
     StochasticTarget,
     below,

@@ -20,11 +20,11 @@ from jax.tree_util import Partial, register_pytree_node_class
 from jaxtyping import Array, Int
 
 from momentem.checks import check_count, check_instance, check_numbers
-from momentem.memory import empty_rows, on_device
-from momentem.nodes import found, replaced
-from momentem.targets.minibatch import Scheme, draw_starts, read_block
+from momentem.pytrees import found, replaced
+from momentem.targets._minibatch import Scheme, draw_starts, read_block
 from momentem.targets.sources import Block, Source
 from momentem.types import PRNGKey, Static
+from momentem.xla.host_memory import empty_rows, on_device
 
 __all__ = ["Stream", "Window", "check_whole", "in_window", "stream", "turned"]
 

@@ -32,12 +32,13 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_instance
-from momentem.em.wrapper import EMState
+from momentem.em._em import EMState
 from momentem.moments import Moments, observe
-from momentem.programs import program
-from momentem.tuning import refusals, turns
+from momentem.tuning import path_length as turns
+from momentem.tuning import stuck_chains as refusals
 from momentem.tuning.step_size import LONGEST, DualAveraging, restarted, started, updated
 from momentem.types import EnsembleInfo, Flag, Learnt, PRNGKey, Sampler, Scalar, Scalars, Vectors
+from momentem.xla.compile import program
 
 __all__ = ["PATH", "TunedState", "tuned"]
 

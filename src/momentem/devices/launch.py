@@ -1,0 +1,153 @@
+"""`momentem launch`: a script in several processes of this machine, or as one of a cluster's.
+
+    momentem launch --processes 2 -- script.py          starts two, and watches over them
+    srun momentem launch -- script.py                   is one of those that Slurm has started
+
+The first starts `python -m momentem.devices.worker` for every process. If one ends badly the others
+cannot
+go on: they are ended, too, and the same command goes on from the newest segments if the script
+samples with `resume=True`.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from momentem.checks import check_count, check_positive
+from momentem.devices.agreement import TIMEOUT, TIMEOUT_VARIABLE
+
+__all__ = ["add_parser", "launch"]
+
+GRACE = 2.0  # seconds from asking a process to end to ending it
+LOOKS = 0.05  # seconds between looks at the processes
+LOOPBACK = "127.0.0.1"
+WORKER = "momentem.devices.worker"
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Adds the command to those of `momentem`."""
+    parser = commands.add_parser("launch", help="run a script in several processes")
+    parser.add_argument(
+        "--processes", type=int, help="how many to start here; without it, join those of a cluster"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT,
+        help=f"seconds that a process may wait for the others ({TIMEOUT:g})",
+    )
+    parser.add_argument("script", help="a Python file, which every process runs")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    parser.set_defaults(run=_launch)
+
+
+def _launch(given: argparse.Namespace) -> None:
+    check_positive(timeout=given.timeout)
+    if not os.path.isfile(given.script):
+        raise FileNotFoundError(f"script must be a Python file, got {given.script}")
+    script = [given.script, *given.arguments]
+    if given.processes is None:
+        command = [sys.executable, "-m", WORKER, "cluster", *script]
+        os.execve(sys.executable, command, _surroundings(given.timeout))
+    launch(script, given.processes, given.timeout)
+
+
+def launch(script: Sequence[str], processes: int, timeout: float = TIMEOUT) -> None:
+    """Runs a script in several processes of this machine, to the end of all of them.
+
+    Args:
+        script: a Python file, and its arguments.
+        processes: how many.
+        timeout: seconds that a process may wait for the others: to start, in a collective, to end.
+
+    Raises:
+        ChildProcessError: if one ended badly; the others are ended then.
+    """
+    check_count(1, processes=processes)
+    address, children = f"{LOOPBACK}:{_free_port()}", []
+    with _signals_raise():
+        try:
+            for i in range(processes):
+                member = [
+                    sys.executable,
+                    "-m",
+                    "momentem.devices.worker",
+                    f"{address}/{i}/{processes}",
+                ]
+                # the pipe closes when this process ends, however it does: then they end, too
+                child = subprocess.Popen(
+                    [*member, *script],
+                    stdin=subprocess.PIPE,
+                    env=_surroundings(timeout),
+                    process_group=0,  # Ctrl-C is for this process to hear
+                )
+                children.append(child)
+            while not _is_over(children):
+                time.sleep(LOOKS)
+        finally:
+            _end(children)
+
+
+def _surroundings(timeout: float) -> dict[str, str]:
+    return os.environ | {TIMEOUT_VARIABLE: str(timeout)}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """A request to end is an exception here, so that the children are ended first."""
+
+    def leave(number: int, frame: object) -> None:
+        raise ChildProcessError(f"ended by {signal.Signals(number).name}, with all processes")
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_over(children: list[subprocess.Popen]) -> bool:
+    """Whether all have ended well; an error if one has not."""
+    codes = {i: child.poll() for i, child in enumerate(children)}
+    if bad := {i: code for i, code in codes.items() if code}:
+        told = ", ".join(f"process {i} {_told(code)}" for i, code in bad.items())
+        raise ChildProcessError(
+            f"{told}, and the others were ended; the same command goes on from the newest segments "
+            "if the script samples with out=… and resume=True"
+        )
+    return all(code == 0 for code in codes.values())
+
+
+def _told(code: int) -> str:
+    return f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+
+
+def _end(children: list[subprocess.Popen]) -> None:
+    """Asks those that still run to end, and ends them: a stopped or stuck process hears nothing
+    else."""
+    running = [child for child in children if child.poll() is None]
+    for child in running:
+        child.terminate()
+    deadline = time.monotonic() + GRACE
+    for child in running:
+        try:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    for child in children:
+        if child.stdin is not None:
+            child.stdin.close()

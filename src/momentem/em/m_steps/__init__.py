@@ -1,0 +1,3 @@
+"""M-steps."""
+
+from momentem.em.m_steps.all import *  # noqa: F403

@@ -1,1 +1,0 @@
-"""Models whose posteriors come ready to sample."""

@@ -1,0 +1,81 @@
+"""What a run was made from, as hashes: it can only be continued with the same.
+
+    model      the program of the log density, without the numbers bound to it
+    data       those numbers: the target's arrays, and arrays that the density merely refers to
+    sampler    the program of a step and the sampler's numbers
+
+A program is JAX's own text of it, so a function may be renamed or moved, but not changed. Of data
+that are divided over processes, each hashes what it holds.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from momentem.devices._mesh import held
+from momentem.targets._minibatch import AnyTarget
+from momentem.types import PRNGKey, Sampler
+
+__all__ = ["fingerprints"]
+
+
+def fingerprints(target: AnyTarget, sampler: Sampler, key: PRNGKey, state: Any) -> dict[str, str]:
+    """SHA-256 of the model, the data and the sampler."""
+    model, constants = _program(target.logdensity, target.initial)
+    step, step_constants = _program(sampler.step, key, state)
+    seen: dict[int, bytes] = {}  # a sampler holds its target's arrays many times over
+    return {
+        "model": _digest([model.encode()]),
+        "data": _digest(_hashes([*jax.tree.leaves(target), *constants], seen)),
+        "sampler": _digest(
+            [step.encode(), *_hashes([*jax.tree.leaves(sampler), *step_constants], seen)]
+        ),
+    }
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _hashes(leaves: list[Any], seen: dict[int, bytes]) -> Iterator[bytes]:
+    for leaf in leaves:
+        if id(leaf) not in seen:
+            seen[id(leaf)] = _hash(leaf)
+        yield seen[id(leaf)]
+
+
+def _hash(leaf: Any) -> bytes:
+    if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    array = held(leaf)
+    digest = hashlib.sha256(f"{array.dtype.name}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.digest()
+
+
+def _program(function: Callable, *arguments: Any) -> tuple[str, list[Any]]:
+    """The text of a function's program, and its constants."""
+    closed = jax.make_jaxpr(function)(*arguments)
+    text = re.sub(r"0x[0-9a-f]+", "", str(closed))  # addresses are another's in every process
+    return text, list(_constants(closed))
+
+
+def _constants(value: Any) -> Iterator[Any]:
+    """Of a program and of those inside it."""
+    if isinstance(value, ClosedJaxpr):
+        yield from value.consts
+        value = value.jaxpr
+    if hasattr(value, "eqns"):
+        for equation in value.eqns:
+            yield from _constants(list(equation.params.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _constants(item)

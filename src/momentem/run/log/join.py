@@ -1,0 +1,142 @@
+"""The logs of a run's processes, put together: their chains side by side.
+
+Every process has published the same iterations, or is a segment ahead of those that were killed:
+what all of them have is the run.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from momentem.run.batch_means import Streamed
+from momentem.run.health import Trouble, Troubles
+from momentem.run.log.arrays import StoredArray, side_by_side
+from momentem.run.log.read import Run, groups_of, open_run, troubles_of
+from momentem.run.log.segment import Segment
+from momentem.run.log.state import restored_moments
+from momentem.run.log.write import MANIFEST, PART
+
+__all__ = ["first_chain", "joined_groups", "joined_moments", "joined_troubles", "open_parts"]
+
+
+def open_parts(folder: Path) -> tuple[list[Run], list[str]]:
+    """The log in a folder, or those of its processes by their chains, and what is amiss."""
+    paths = sorted(folder.glob(f"{PART}*/{MANIFEST}"))
+    if (folder / MANIFEST).is_file() or not paths:
+        runs = [open_run(folder)]
+    else:
+        runs = _by_chains([open_run(path.parent) for path in paths])
+    faults = [run.fault for run in runs if run.fault is not None]
+    amiss = [f"{fault}; what comes before it is given" for fault in faults]
+    total, present = num_chains(runs[0]), sum(run.plan.num_chains for run in runs)
+    if present < total:
+        amiss.append(
+            f"{folder} has {present} of {total} chains; copy the folders {PART}* of the other "
+            "hosts into it"
+        )
+    shared = min(len(run.segments) for run in runs)
+    return [run._replace(segments=run.segments[:shared]) for run in runs], amiss
+
+
+def num_chains(run: Run) -> int:
+    """Of all processes."""
+    return _place(run)[2]
+
+
+def first_chain(run: Run) -> int:
+    """Of this process."""
+    return _place(run)[0]
+
+
+def _place(run: Run) -> tuple[int, int, int]:
+    """The first chain in a log, the one after its last, and how many there are in all."""
+    num_chains = run.plan.num_chains
+    place: Any = run.manifest.get("chains", [0, num_chains, num_chains])
+    is_right = isinstance(place, list) and len(place) == 3 and all(type(n) is int for n in place)
+    if not is_right or not 0 <= place[0] < place[1] <= place[2]:
+        raise ValueError(f"{run.folder} must tell which chains it has, got {place!r:.80}")
+    if place[1] - place[0] != num_chains:
+        raise ValueError(f"{run.folder} must have {place[1] - place[0]} chains, has {num_chains}")
+    return place[0], place[1], place[2]
+
+
+def _by_chains(runs: list[Run]) -> list[Run]:
+    """In the order of their chains, each once: processes that divide data hold the same chains."""
+    found: dict[int, Run] = {}
+    for run in runs:
+        found.setdefault(first_chain(run), run)
+    ordered = [found[first] for first in sorted(found)]
+    for one, other in pairwise(ordered):
+        if _place(one)[1] > _place(other)[0] or _kind(one) != _kind(other):
+            raise ValueError(
+                f"{one.folder} and {other.folder} are not of one run; keep the folders of one run "
+                "together, and others apart"
+            )
+    return ordered
+
+
+def _kind(run: Run) -> list[Any]:
+    """What the logs of one run have in common."""
+    plan = run.plan._replace(num_chains=num_chains(run))
+    return [plan, *(run.manifest.get(name) for name in ("model", "forms", "mesh", "processes"))]
+
+
+def joined_groups(runs: list[Run]) -> dict[str, dict[str, StoredArray]]:
+    """The arrays of a run by their names in ArviZ, none of them read."""
+    first, *others = (groups_of(run.segments) for run in runs)
+    if any(_forms(other) != _forms(first) for other in others):
+        raise ValueError(f"the logs in {runs[0].folder.parent} do not have the same statistics")
+    return {
+        group: {
+            name: side_by_side([array, *(other[group][name] for other in others)])
+            for name, array in arrays.items()
+        }
+        for group, arrays in first.items()
+    }
+
+
+def _forms(groups: dict[str, dict[str, StoredArray]]) -> dict[str, Any]:
+    return {
+        f"{group}.{name}": (array.dtype, array.shape[1:])
+        for group, arrays in groups.items()
+        for name, array in arrays.items()
+    }
+
+
+def joined_moments(runs: list[Run]) -> Streamed | None:
+    """The moments at the end of a run, of all its chains; none in warm-up."""
+    found = [restored_moments(run.plan, run.segments[-1]) for run in runs if run.segments]
+    parts = [moments for moments in found if moments is not None]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    by_kind = jax.tree.map(lambda *of_parts: jnp.concatenate(of_parts), *(x[1:] for x in parts))
+    return Streamed(parts[0].num_draws, *by_kind)
+
+
+def joined_troubles(runs: list[Run]) -> tuple[Troubles, Troubles]:
+    """Of warm-up and of the draws."""
+    warmup, draws = zip(*(_troubles(run.segments, first_chain(run)) for run in runs), strict=True)
+    return _earliest(warmup), _earliest(draws)
+
+
+def _troubles(segments: list[Segment], first_chain: int) -> tuple[Troubles, Troubles]:
+    found = [Troubles(), Troubles()]
+    for segment in segments:
+        phase = int(segment.about["is_frozen"])
+        found[phase] = found[phase] + troubles_of(segment)
+    warmup, draws = (
+        Troubles(*(trouble._replace(chain=trouble.chain + first_chain) for trouble in kinds))
+        for kinds in found
+    )
+    return warmup, draws
+
+
+def _earliest(parts: tuple[Troubles, ...]) -> Troubles:
+    """Of all processes, each kind with its first place by iteration."""
+    kinds = (
+        sorted(kind, key=lambda trouble: trouble.iteration) for kind in zip(*parts, strict=True)
+    )
+    return Troubles(*(sum(kind, start=Trouble()) for kind in kinds))

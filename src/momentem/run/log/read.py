@@ -1,0 +1,210 @@
+"""Reading a run log: everything in it is checked before it is believed."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from momentem.run.batch_means import NUM_BATCHES
+from momentem.run.health import Trouble, Troubles
+from momentem.run.log.arrays import StoredArray
+from momentem.run.log.segment import Segment, SegmentError, check_name, inspect, listed
+from momentem.run.log.write import FORMAT, MANIFEST
+from momentem.run.loop import Plan
+
+__all__ = ["Run", "groups_of", "learning_of", "open_run", "troubles_of"]
+
+MANIFEST_BYTES = 2**24
+
+
+class Run(NamedTuple):
+    """A run log as it is on the disk."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    plan: Plan
+    segments: list[Segment]
+    fault: SegmentError | None  # of the first segment that is not whole
+
+
+def open_run(folder: Path) -> Run:
+    """A run log as far as it is whole. Its manifest must be."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no run: there is no {MANIFEST} in it; name a folder that "
+            "momentem.sample(out=…) has written. (A run that ended before its first iteration "
+            "leaves none: start it again)"
+        )
+    try:
+        if path.resolve().parent != folder.resolve():
+            raise ValueError(f"it leads out of the folder, to {path.resolve()}")
+        if path.stat().st_size > MANIFEST_BYTES:
+            raise ValueError(f"it is larger than {MANIFEST_BYTES} bytes")
+        text = path.read_bytes()
+        manifest = json.loads(text)
+        plan = _plan(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        raise ValueError(f"{path} is not the manifest of a run: {error!r}") from error
+    segments, fault, previous = [], None, hashlib.sha256(text).hexdigest()
+    try:
+        for number, file in enumerate(listed(folder)):
+            segment = inspect(folder, file, number, previous)
+            _check_contents(manifest, plan, segments, segment)
+            segments.append(segment)
+            previous = segment.digest
+        if not segments:
+            raise SegmentError(f"segment 0 of {folder} is missing")
+    except SegmentError as error:
+        fault = error
+    return Run(folder, manifest, plan, segments, fault)
+
+
+def _plan(manifest: Any) -> Plan:
+    """The plan that a manifest tells of; refuses what no run can have written."""
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"its format is {manifest['format']!r}, known is {FORMAT}")
+    for name in ("num_draws", "num_warmup", "num_chains", "seed", "thin"):
+        _whole(manifest, name)
+    if manifest["thin"] < 1 or manifest["num_chains"] < 1:
+        raise ValueError("thin and num_chains must be at least 1")
+    keep, streamed = tuple(manifest["keep"]), tuple(manifest["streamed"])
+    for name in (*keep, *streamed):
+        check_name(name)
+    for name in (*keep, *streamed):
+        dtype, shape = manifest["forms"][name]
+        if np.dtype(dtype).kind != "f" or any(type(n) is not int or n < 0 for n in shape):
+            raise ValueError(f"the form of {name} is {manifest['forms'][name]}")
+    numbers = {k: manifest[k] for k in ("num_draws", "num_warmup", "num_chains", "seed", "thin")}
+    labels = {name: manifest[name] for name in ("dims", "coords")}
+    if any(not isinstance(value, dict | None) for value in labels.values()):
+        raise ValueError("dims and coords must be tables")
+    return Plan(**numbers, keep=keep, streamed=streamed, **labels)
+
+
+def _whole(table: Mapping[str, Any], name: str) -> int:
+    value = table.get(name)
+    if type(value) is not int or value < 0:
+        raise SegmentError(f"{name} must be a whole number >= 0, got {value!r:.80}")
+    return value
+
+
+def _check_contents(
+    manifest: dict[str, Any], plan: Plan, before: list[Segment], segment: Segment
+) -> None:
+    """Refuses a segment that does not go on where the last one ended, or whose arrays do not have
+    the shapes that the run's have."""
+    about, forms = segment.about, segment.forms
+    try:
+        first, count, rows = (_whole(about, name) for name in ("first", "iterations", "rows"))
+        _whole(about, "num_draws")
+        is_frozen = about.get("is_frozen")
+        if not isinstance(is_frozen, bool) or not isinstance(about.get("seconds"), float):
+            raise SegmentError("is_frozen or seconds is missing")
+        troubles_of(segment)
+        last = before[-1].about if before else {"first": 0, "iterations": 0, "is_frozen": False}
+        # warm-up may have ended before its time
+        is_next_phase = is_frozen and not last["is_frozen"]
+        due = plan.num_warmup if is_next_phase else last["first"] + last["iterations"]
+        if first != due or last["is_frozen"] > is_frozen:
+            raise SegmentError(f"it starts at iteration {first}, which is not where the last ended")
+        start = plan.num_warmup if is_frozen else 0
+        if first < start or not (is_frozen or first + count <= plan.num_warmup):
+            raise SegmentError("it mixes warm-up and draws")
+        done = first - start
+        if rows != (done + count) // plan.thin - done // plan.thin:
+            raise SegmentError(f"it has {rows} rows of {count} iterations")
+        expected = _expected(manifest, plan, rows, count, is_frozen)
+        for name, form in expected.items():
+            if forms.get(name) != form:
+                raise SegmentError(f"{name} must be {form}, is {forms.get(name)}")
+        _check_others(plan, before, segment, set(expected), rows, count)
+    except SegmentError as error:
+        raise SegmentError(f"segment {segment.path.name} is not whole: {error}") from None
+
+
+def _expected(
+    manifest: dict[str, Any], plan: Plan, rows: int, count: int, is_frozen: bool
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The forms of arrays that the manifest tells."""
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {}
+    if count:
+        expected["stats.diverging"] = ("bool", (rows, plan.num_chains))
+        for name in plan.keep:
+            dtype, shape = manifest["forms"][name]
+            expected[f"draws.{name}"] = (dtype, (rows, plan.num_chains, *shape))
+    if is_frozen:
+        for name in plan.streamed:
+            dtype, shape = manifest["forms"][name]
+            for kind, lead in (("mean", ()), ("variance", ()), ("batches", (NUM_BATCHES,))):
+                expected[f"moments.{kind}.{name}"] = (dtype, (plan.num_chains, *lead, *shape))
+    return expected
+
+
+def _check_others(
+    plan: Plan, before: list[Segment], segment: Segment, known: set[str], rows: int, count: int
+) -> None:
+    """Statistics and learning, whose names are the sampler's: all of one length, and as before."""
+    m_steps = segment.forms.get("learning.iteration", ("", (0,)))[1]
+    for name, (_, shape) in segment.forms.items():
+        group = name.split(".")[0]
+        if group == "stats" and shape != (rows, plan.num_chains):
+            raise SegmentError(f"{name} must have shape {(rows, plan.num_chains)}, has {shape}")
+        if group == "learning" and shape[:1] != m_steps:
+            raise SegmentError(f"{name} must have {m_steps} rows, has shape {shape}")
+        if group == "draws" and name not in known:
+            raise SegmentError(f"{name} is no parameter of the run")
+    earlier = next((s for s in before if s.about["is_frozen"] == segment.about["is_frozen"]
+                    and s.about["iterations"]), None)  # fmt: skip
+    if earlier is not None and count and _row_forms(earlier) != _row_forms(segment):
+        raise SegmentError("its statistics are not those of the segments before it")
+
+
+def _row_forms(segment: Segment) -> dict[str, Any]:
+    return {
+        name: (dtype, shape[1:])
+        for name, (dtype, shape) in segment.forms.items()
+        if name.split(".")[0] in {"stats", "learning"}
+    }
+
+
+def troubles_of(segment: Segment) -> Troubles:
+    """The troubles that a segment tells of."""
+    try:
+        kinds = [
+            Trouble(int(a), int(b), int(c), str(d)) for a, b, c, d in segment.about["troubles"]
+        ]
+        return Troubles(*kinds)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SegmentError(f"its troubles cannot be read: {error!r}") from None
+
+
+def groups_of(segments: list[Segment]) -> dict[str, dict[str, StoredArray]]:
+    """The arrays of a run by their names in ArviZ, none of them read."""
+    groups: dict[str, dict[str, StoredArray]] = {}
+    for is_frozen, prefix in ((True, ""), (False, "warmup_")):
+        phase = [s for s in segments if s.about["is_frozen"] == is_frozen and s.about["rows"]]
+        for kind, group in (("draws", "posterior"), ("stats", "sample_stats")):
+            names = [n for n in (phase[0].forms if phase else ()) if n.startswith(f"{kind}.")]
+            if names:
+                arrays = {n.removeprefix(f"{kind}."): StoredArray(n, phase) for n in names}
+                groups[f"{prefix}{group}"] = arrays
+    return groups
+
+
+def learning_of(
+    segments: list[Segment],
+) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """What EM did, in pieces, and the arrays of what it came to."""
+    pieces, final = [], {}
+    learnt = [segment for segment in segments if "learning.iteration" in segment.forms]
+    for segment in learnt:
+        names = [name for name in segment.forms if name.startswith("learning.")]
+        pieces.append({name.removeprefix("learning."): segment.read(name) for name in names})
+    if learnt:
+        names = [name for name in learnt[-1].forms if name.startswith("learnt.")]
+        final = {name.removeprefix("learnt."): learnt[-1].read(name) for name in names}
+    return pieces, final

@@ -1,0 +1,187 @@
+"""A target made of a prior, the likelihood of one datum, and data.
+
+log p(theta | data) = log p(theta) + sum_i log p(datum_i | theta)
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.tree_util import Partial
+from numpyro.distributions.constraints import Constraint
+
+from momentem.checks import check_callable, check_count, check_numbers
+from momentem.devices._mesh import check_mesh, spread_rows
+from momentem.targets._density import Parameters, Target, as_parameters, check_scalar, unconstrained
+from momentem.targets._minibatch import Scheme, StochasticTarget, blocks, stochastic
+from momentem.targets.strata import stratified
+from momentem.targets.streams import Stream, Window, in_window
+from momentem.types import Scalar, Static, Vector, as_partial
+
+__all__ = ["dataset"]
+
+
+@overload
+def dataset(
+    log_prior: Callable[[Any], Any],
+    log_likelihood: Callable[[Any, Any], Any],
+    data: Any,
+    initial: Any,
+    constraints: Mapping[str, Constraint] | None = None,
+    *,
+    mesh: Mesh | None = None,
+) -> Target: ...
+
+
+@overload
+def dataset(
+    log_prior: Callable[[Any], Any],
+    log_likelihood: Callable[[Any, Any], Any],
+    data: Any,
+    initial: Any,
+    constraints: Mapping[str, Constraint] | None = None,
+    *,
+    batch_size: int,
+    batches: Scheme | None = None,
+    mesh: Mesh | None = None,
+) -> StochasticTarget: ...
+
+
+def dataset(
+    log_prior: Callable[[Any], Any],
+    log_likelihood: Callable[[Any, Any], Any],
+    data: Any,
+    initial: Any,
+    constraints: Mapping[str, Constraint] | None = None,
+    *,
+    batch_size: int | None = None,
+    batches: Scheme | None = None,
+    mesh: Mesh | None = None,
+) -> Target | StochasticTarget:
+    """A target from a prior, the likelihood of ONE datum, and data.
+
+    Args:
+        log_prior: maps parameters to their log prior density: a scalar.
+        log_likelihood: maps (parameters, datum) to the log likelihood of that one datum: a scalar.
+        data: an array, or a pytree of arrays, with one shared leading axis: a datum per row. Or
+            `momentem.stream(…)`, for data larger than memory.
+        initial: as for `density`.
+        constraints: as for `density`.
+        batch_size: rows per minibatch, an even number; None uses all data in every gradient.
+        batches: how minibatches are drawn, `blocks()` (None) or `with_replacement()`.
+        mesh: devices to divide the rows over, from `momentem.mesh(data=…)`; a minibatch then has a
+            block of rows from each. None keeps all rows on one device.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import momentem as mt
+        >>> target = mt.dataset(
+        ...     log_prior=lambda mu: -0.5 * mu**2,
+        ...     log_likelihood=lambda mu, x: -0.5 * (x - mu) ** 2,
+        ...     data=jnp.array([1.0, 2.0, 3.0]),
+        ...     initial=0.0,
+        ... )
+        >>> float(target.logdensity(target.initial))
+        -7.0
+    """
+    check_callable(log_prior=log_prior, log_likelihood=log_likelihood)
+    if isinstance(data, Stream):
+        stored = data.opened(_check_streamed(batch_size, batches, mesh))
+        rows, num_rows, scheme = stored.rows, data.num_rows, in_window(stored)
+    else:
+        rows = _as_rows(data)
+        stored = jax.tree.map(jnp.asarray if mesh is None else partial(_divided, mesh), rows)
+        num_rows, scheme = _length(rows), blocks() if batches is None else batches
+    parameters = as_parameters(initial)
+    datum = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
+    check_scalar("log_prior(parameters)", log_prior, parameters)
+    check_scalar("log_likelihood(parameters, datum)", log_likelihood, parameters, datum)
+    prior, likelihood = as_partial(log_prior), as_partial(log_likelihood)
+    logdensity = Partial(_log_posterior, prior, likelihood, Static(num_rows), stored)
+    target = unconstrained(logdensity, parameters, constraints)
+    if batch_size is None:
+        return target
+    check_count(2, batch_size=batch_size)
+    if batch_size > _length(rows) or batch_size % 2:
+        raise ValueError(
+            f"batch_size must be even, for its two halves, and at most the {_length(rows)} rows of "
+            f"data, got {batch_size}"
+        )
+    flat_prior = unconstrained(prior, parameters, constraints).logdensity
+    flat_likelihood = Partial(_flat_likelihood, likelihood, target.constrain)
+    if mesh is not None and mesh.shape["data"] > 1:
+        if scheme != blocks():
+            raise ValueError("batches must be blocks() for data divided over devices; leave it out")
+        return stratified(target, flat_prior, flat_likelihood, rows, batch_size, mesh)
+    return stochastic(target, flat_prior, flat_likelihood, stored, num_rows, batch_size, scheme)
+
+
+def _check_streamed(batch_size: int | None, batches: Any, mesh: Mesh | None) -> int:
+    if batch_size is None:
+        raise ValueError("batch_size must be given for a stream: its rows do not fit in memory")
+    if batches is not None or mesh is not None:
+        raise ValueError(
+            "batches and mesh must be None for a stream: its minibatches are of its window, which "
+            "is on one device"
+        )
+    return batch_size
+
+
+def _flat_likelihood(
+    log_likelihood: Callable, constrain: Callable, position: Vector, datum: Any
+) -> Scalar:
+    return log_likelihood(constrain(position), datum)
+
+
+def _log_posterior(
+    log_prior: Callable,
+    log_likelihood: Callable,
+    num_rows: Static,
+    stored: Any,
+    parameters: Parameters,
+) -> Scalar:
+    """Of rows of which some are there to fill up a mesh, and count nothing; or of a window, which
+    stands for all."""
+    rows = stored.rows if isinstance(stored, Window) else stored
+    terms = jax.vmap(log_likelihood, in_axes=(None, 0))(parameters, rows)
+    if len(terms) > num_rows.value:
+        terms = jnp.where(jnp.arange(len(terms)) < num_rows.value, terms, 0)
+    return log_prior(parameters) + max(1, num_rows.value / len(terms)) * jnp.sum(terms)
+
+
+def _length(rows: Any) -> int:
+    return len(jax.tree.leaves(rows)[0])
+
+
+def _divided(mesh: Mesh, rows: np.ndarray) -> jax.Array:
+    """Over the axis of data, with as many rows more as make their number a multiple of it."""
+    check_mesh(mesh)
+    lacking = -len(rows) % mesh.shape["data"]
+    return spread_rows(mesh, np.concatenate([rows, *[rows[:1]] * lacking]))
+
+
+def _as_rows(data: Any) -> Any:
+    """`data` as a pytree of the host's arrays with one leading axis, or an error that names the
+    leaf and the row."""
+    leaves = jax.tree_util.tree_flatten_with_path(data)[0]
+    if not leaves:
+        raise ValueError(f"data must hold at least one array, got {data!r}")
+    counts = {}
+    for path, leaf in leaves:
+        name = f"data{jax.tree_util.keystr(path)}"
+        try:
+            array = np.asarray(leaf)
+        except ValueError:
+            raise TypeError(f"{name} must be an array of numbers, got {leaf!r:.80}") from None
+        if array.dtype.kind in "biuf" and (array.ndim == 0 or len(array) == 0):
+            raise ValueError(f"{name} must have a row per datum, got shape {array.shape}")
+        check_numbers(name, array)
+        counts[name] = len(array)
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise ValueError(f"data must share one leading axis, got rows {found}")
+    return jax.tree.map(np.asarray, data)

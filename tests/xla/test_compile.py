@@ -1,0 +1,50 @@
+"""Programs that are soon ready are the same programs, and XLA's own where it knows no better."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from momentem.xla import compile as programs
+from momentem.xla.compile import program
+
+
+@pytest.fixture
+def asked_anew():
+    """What XLA takes is asked once per process."""
+    programs._is_known.cache_clear()
+    yield
+    programs._is_known.cache_clear()
+
+
+def powers(x, *, num):
+    return jnp.cumprod(jnp.exp(x)[None] * jnp.ones((num, 1)), axis=0)
+
+
+def test_it_computes_what_jit_does():
+    x = jnp.linspace(-1, 1, 7)
+    made = program(powers, static_argnames="num")
+    np.testing.assert_allclose(made(x, num=3), powers(x, num=3), rtol=1e-14)
+    made(x, num=3)
+    made(x, num=4)
+    assert made.soon._cache_size() == made.num_compiled() == 2
+
+
+def test_settings_that_xla_does_not_know_are_left_out(monkeypatch, asked_anew):
+    monkeypatch.setattr(programs, "SOON", {"xla_no_such_setting": True})
+    made = program(lambda x: -x)
+    assert made(2.0) == -2.0
+    assert made.usual._cache_size() == 1
+
+
+def test_whoever_names_a_setting_has_it_as_usual(monkeypatch, asked_anew):
+    # XLA has read its flags by now: only our own look at them is tested
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    made = program(lambda x: -x)
+    assert made(2.0) == -2.0
+    assert made.usual._cache_size() == 1
+
+
+def test_fewer_optimisations_still_are_fewer(quick_compilation):
+    made = program(lambda x: -x)
+    assert made(2.0) == -2.0
+    assert made.usual._cache_size() == 1
