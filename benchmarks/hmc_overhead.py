@@ -87,7 +87,7 @@ def contenders(target, step_size):
         kernel = blackjax.hmc(
             target.logdensity,
             step_size=step_size,
-            inverse_mass_matrix=mass.precision,
+            inverse_mass_matrix=mass.inverse_mass,
             num_integration_steps=NUM_STEPS,
         )
         many = jax.vmap(lambda key, state: kernel.step(key, state)[0])

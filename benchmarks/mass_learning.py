@@ -36,7 +36,7 @@ def learnt_condition(m_step, scale, seed):
         target, sampler, num_draws=16, num_warmup=5000, positions=scale * starts, seed=seed
     )
     whitened = np.linalg.eigvals(
-        trace["em"].to_dataset()["final_precision"].values @ precision
+        trace["em"].to_dataset()["final_inverse_mass"].values @ precision
     ).real
     return whitened.max() / whitened.min()
 

@@ -92,7 +92,7 @@ def ours(target, sampler, gradients_per_step=1, positions=None, seed=0):
     )
     draws = trace["posterior"].to_dataset()["position"].values
     step_size = float(trace["sample_stats"].to_dataset()["step_size"][-1, -1])
-    return draws, step_size, trace["em"].to_dataset()["final_precision"].values
+    return draws, step_size, trace["em"].to_dataset()["final_inverse_mass"].values
 
 
 def best(grid: Iterable[Any], run: Callable[[Any], tuple], mode, root) -> tuple[Any, tuple, Any]:

@@ -47,7 +47,7 @@ def main() -> None:
     start = {"intercept": 0.0, "slope": 0.0}
     target = mt.dataset(log_prior, log_likelihood, data, start)
 
-    # a precision below the posterior's smallest variance, so that the first steps are stable
+    # an inverse mass below the posterior's smallest variance, so that the first steps are stable
     mass = mt.dense_mass(1e-4 * np.eye(2))
     settings = {"step_size": 0.5, "num_steps": 10, "mass": mass}
     samplers = {

@@ -28,7 +28,7 @@ def half_position_step(logdensity, mass, step_size, point):
 
 def mass_for_its_inverse(logdensity, mass, step_size, point):
     def drift(p):
-        return step_size * jnp.linalg.solve(mass.precision, p)
+        return step_size * jnp.linalg.solve(mass.inverse_mass, p)
 
     return _kick_drift_kick(logdensity, step_size, point, drift)
 

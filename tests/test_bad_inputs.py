@@ -147,24 +147,27 @@ CASES = {
         "returns float64 for parameters of float32; cast the data",
     ),
     # masses
-    "precision negative": (lambda: mt.diagonal_mass([1.0, -2.0]), "entry 1 of 2 is -2"),
-    "precision a matrix": (lambda: mt.diagonal_mass(np.eye(2)), r"1 axes, got shape \(2, 2\)"),
-    "precision whole numbers": (
+    "inverse_mass negative": (lambda: mt.diagonal_mass([1.0, -2.0]), "entry 1 of 2 is -2"),
+    "inverse_mass a matrix": (lambda: mt.diagonal_mass(np.eye(2)), r"1 axes, got shape \(2, 2\)"),
+    "inverse_mass whole numbers": (
         lambda: mt.diagonal_mass([1, 2]),
         "floating-point numbers, got dtype int64",
     ),
-    "precision a vector": (lambda: mt.dense_mass(np.ones(2)), r"2 axes, got shape \(2,\)"),
-    "precision not square": (lambda: mt.dense_mass(np.ones((2, 3))), r"square, got shape \(2, 3\)"),
-    "precision not symmetric": (
+    "inverse_mass a vector": (lambda: mt.dense_mass(np.ones(2)), r"2 axes, got shape \(2,\)"),
+    "inverse_mass not square": (
+        lambda: mt.dense_mass(np.ones((2, 3))),
+        r"square, got shape \(2, 3\)",
+    ),
+    "inverse_mass not symmetric": (
         lambda: mt.dense_mass([[1.0, 0.5], [0.0, 1.0]]),
         "transpose by 0.5",
     ),
-    "precision indefinite": (
+    "inverse_mass indefinite": (
         lambda: mt.dense_mass([[1.0, 2.0], [2.0, 1.0]]),
         r"eigenvalue 0 of 2 is -1 \(the largest is 3\)",
     ),
-    "precision singular": (lambda: mt.dense_mass(np.ones((2, 2))), "eigenvalue 0 of 2 is"),
-    "precision NaN": (
+    "inverse_mass singular": (lambda: mt.dense_mass(np.ones((2, 2))), "eigenvalue 0 of 2 is"),
+    "inverse_mass NaN": (
         lambda: mt.dense_mass([[1.0, 0.0], [0.0, np.nan]]),
         r"got nan at index \(1, 1\)",
     ),

@@ -78,7 +78,7 @@ def hmc_em(
 
     The step size stays as given while the mass changes, so give it in the units of the mass to
     come: of order 1 for a mass that whitens the posterior. Start from a mass that is heavy enough
-    for it, i.e. from a precision below the posterior's smallest variance.
+    for it, i.e. from an inverse mass below the posterior's smallest variance.
 
     Args:
         target: what is sampled.
@@ -103,7 +103,9 @@ def hmc_em(
     kernel = kernels.hmc(target, num_steps, jitter)
     dim = len(target.initial)
     mass = (
-        DenseMass.from_precision(jnp.eye(dim, dtype=target.initial.dtype)) if mass is None else mass
+        DenseMass.from_inverse_mass(jnp.eye(dim, dtype=target.initial.dtype))
+        if mass is None
+        else mass
     )
     return monte_carlo_em(
         kernel,
@@ -380,7 +382,9 @@ def self_tuned(
     dim = len(target.initial)
     identity = DiagonalMass(jnp.ones_like(target.initial))
     if mass is None:
-        mass = DenseMass.from_precision(jnp.diag(identity.precision)) if dim <= 100 else identity
+        mass = (
+            DenseMass.from_inverse_mass(jnp.diag(identity.inverse_mass)) if dim <= 100 else identity
+        )
     learnt = _learnt(mass, step_size)
     m_step = m_steps.noise(target, friction) if m_step is None else m_step
     anchor = found(Anchor, target)

@@ -63,10 +63,10 @@ def _dtypes() -> list[Any]:
 
 def _masses(dtypes: list[Any]) -> list[list[Mass]]:
     """Every kind of mass in some dtype, and every dtype with some mass."""
-    precision = jnp.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.3]])
+    inverse_mass = jnp.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.3]])
     kinds: list[Any] = [
-        DiagonalMass(jnp.diagonal(precision)),
-        DenseMass.from_precision(precision),
+        DiagonalMass(jnp.diagonal(inverse_mass)),
+        DenseMass.from_inverse_mass(inverse_mass),
         LowRankMass(jnp.ones(3), jnp.eye(3)[:1], jnp.array([2.0])),
     ]
     shares = [kinds[i :: len(dtypes)] for i in range(len(dtypes))]

@@ -30,7 +30,7 @@ Scalars = Float[Array, " chains"]
 
 @runtime_checkable
 class Mass(Protocol):
-    """How a mass M acts on momenta; M_I = M^-1 is its precision, and F a factor with F F' = M."""
+    """How a mass M acts on momenta; M_I = M^-1 is its inverse, and F a factor with F F' = M."""
 
     def velocity(self, momentum: Vector) -> Vector:
         """M^-1 p."""
@@ -77,7 +77,7 @@ class Mass(Protocol):
         """(1 - rate) M_I + rate M_I_est, as a mass."""
         ...
 
-    def precision_diagonal(self) -> Vector:
+    def inverse_mass_diagonal(self) -> Vector:
         """The diagonal of M_I."""
         ...
 

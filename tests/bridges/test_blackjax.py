@@ -83,7 +83,7 @@ def test_hmc_tells_the_accepted_momentum_and_its_energy(key, target):
 @pytest.mark.validate
 def test_one_step_of_nuts_leaves_the_gaussian_alone(key, target):
     """The smallest of 9 p-values is below 1e-5 with a chance of 9e-5."""
-    learnt = mt.Learnt(DenseMass.from_precision(0.5 * COVARIANCE + jnp.eye(3)), jnp.array(0.3))
+    learnt = mt.Learnt(DenseMass.from_inverse_mass(0.5 * COVARIANCE + jnp.eye(3)), jnp.array(0.3))
     kernel = mt.from_blackjax(blackjax.nuts, target, max_num_doublings=3)
     assert invariance(key, kernel, learnt, exact, num_draws=4000) > 1e-5
 

@@ -37,7 +37,7 @@ def learnt_condition(m_step, scale, num_iterations=5000):
     trace = mt.sample(
         TARGET, sampler, num_draws=16, num_warmup=num_iterations, positions=scale * STATIONARY
     )
-    whitened = np.linalg.eigvals(trace["em"]["final_precision"].values @ PRECISION).real
+    whitened = np.linalg.eigvals(trace["em"]["final_inverse_mass"].values @ PRECISION).real
     return whitened.max() / whitened.min()
 
 
@@ -100,7 +100,7 @@ def test_momenta_are_transported_when_the_mass_changes():
     for key in jax.random.split(jax.random.key(1), 2):  # the second completes the E-step
         state, info = sampler.step(key, state)
     assert bool(info.learning["is_m_step"])
-    precision = sampler.learnt(state).mass.precision
+    precision = sampler.learnt(state).mass.inverse_mass
     assert float(precision[0]) > 2
     np.testing.assert_allclose(state.chains.momentum, start / np.sqrt(precision)[None], rtol=1e-10)
 
@@ -113,8 +113,8 @@ def test_the_e_step_pools_the_chains_and_the_trace_tells_each_m_step():
     assert em["num_m_steps"].values.tolist() == [1, 2, 3, 4, 5]
     assert (em["e_step_size"] == 100).all()
     np.testing.assert_allclose(em["averaging_rate"], (10 + np.arange(1, 6)) ** -0.7)
-    np.testing.assert_allclose(em["precision_diagonal"][-1], np.diag(em["final_precision"]))
-    condition = np.linalg.cond(em["final_precision"].values)
+    np.testing.assert_allclose(em["inverse_mass_diagonal"][-1], np.diag(em["final_inverse_mass"]))
+    condition = np.linalg.cond(em["final_inverse_mass"].values)
     np.testing.assert_allclose(em["condition_number"][-1], condition, rtol=1e-8)
 
 
@@ -138,7 +138,7 @@ def test_an_estimate_that_is_not_positive_definite_is_refused_and_counted():
     with pytest.warns(mt.SamplingWarning) as warned:
         trace = mt.sample(target, sampler, num_draws=10, num_warmup=50, spread=0.0)
     assert trace["em"]["is_refused"].all()
-    np.testing.assert_array_equal(trace["em"]["final_precision"], np.eye(2))
+    np.testing.assert_array_equal(trace["em"]["final_inverse_mass"], np.eye(2))
     assert any("5 of 5 M-steps were refused" in str(warning.message) for warning in warned)
     assert any("40 of 40 draws diverged" in str(warning.message) for warning in warned)
 

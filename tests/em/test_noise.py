@@ -110,7 +110,7 @@ def test_step_size_is_the_bound_without_noise():
     statistic = m_step.update(statistic, info_of(zeros, zeros, jnp.ones((50, DIM))), learnt)
     after = m_step.average(learnt, m_step.estimate(statistic, learnt), jnp.array(1.0))
     assert float(after.step_size) == pytest.approx(0.3)
-    np.testing.assert_allclose(after.mass.precision, np.diag(1 / PRIOR), rtol=1e-9)
+    np.testing.assert_allclose(after.mass.inverse_mass, np.diag(1 / PRIOR), rtol=1e-9)
     np.testing.assert_allclose(after.noise, np.zeros(DIM), atol=1e-12)
 
 
@@ -121,7 +121,7 @@ def test_precision_and_noise_are_averaged():
     mixed = 0.7 * np.diag(old_noise) + 0.3 * noise
     np.testing.assert_allclose((F * np.asarray(learnt.noise)) @ F.T, mixed, rtol=1e-8, atol=1e-8)
     precision = 0.7 * np.eye(DIM) + 0.3 * np.linalg.inv(SCALE * information + np.diag(PRIOR))
-    np.testing.assert_allclose(learnt.mass.precision, precision, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(learnt.mass.inverse_mass, precision, rtol=1e-5, atol=1e-7)
 
 
 def test_the_first_noise_is_not_averaged_with_none():
@@ -138,7 +138,7 @@ def test_a_negative_prior_curvature_counts_for_nothing():
     ones = jnp.ones(DIM)
     statistic = Noises(jnp.array(10), jnp.array(10), 10 * ones, 10 * ones, ones)
     estimate = m_step.estimate(statistic, learnt)
-    np.testing.assert_allclose(1 / estimate.mass.precision, SCALE + np.array([0.0, 1.0, 1.0]))
+    np.testing.assert_allclose(1 / estimate.mass.inverse_mass, SCALE + np.array([0.0, 1.0, 1.0]))
 
 
 def test_divergent_chains_do_not_dilute_the_noise():
@@ -181,7 +181,7 @@ def test_all_is_learnt_from_nothing(factory):
     noise = np.asarray(learnt.mass.noise_matrix(learnt.noise))
     # of at least 3000 draws of 10 steps each
     np.testing.assert_allclose(generalised(V, noise), np.ones(DIM), atol=0.05)
-    found = np.linalg.inv(np.asarray(learnt.mass.precision))
+    found = np.linalg.inv(np.asarray(learnt.mass.inverse_mass))
     np.testing.assert_allclose(generalised(mass, found), np.ones(DIM), atol=0.05)
     largest = generalised(mass, V)[-1]
     expected = min(0.3, 2 * 2.0 * 0.5 / largest, np.sqrt(2 * 0.05 / largest))
@@ -206,7 +206,7 @@ def test_self_tuned_chains_have_the_right_covariance(factory):
     state, _ = scan(sampler, state, 150)
     learnt = sampler.learnt(state)
     # the labels (2 %) and the shuffle (blocks of 50: sqrt(2/40) = 20 %) are in it
-    mass = np.linalg.inv(np.asarray(learnt.mass.precision))
+    mass = np.linalg.inv(np.asarray(learnt.mass.inverse_mass))
     np.testing.assert_allclose(generalised(np.linalg.inv(covariance), mass), np.ones(2), atol=0.4)
     frozen, frozen_state = sampler.freeze(state)
     _, info = scan(frozen, frozen_state, 150)
@@ -228,7 +228,7 @@ def test_control_variates_leave_the_mass_and_enlarge_the_step():
         state = sampler.init(jax.random.key(0), jnp.tile(controlled.initial, (32, 1)))
         state, _ = scan(sampler, state, 100)
         learnt.append(sampler.learnt(state))
-    masses = [np.linalg.inv(np.asarray(each.mass.precision)) for each in learnt]
+    masses = [np.linalg.inv(np.asarray(each.mass.inverse_mass)) for each in learnt]
     np.testing.assert_allclose(generalised(*masses), np.ones(2), atol=0.1)
     assert float(learnt[1].noise.max()) < 0.1 * float(learnt[0].noise.max())
     assert float(learnt[1].step_size) > 2.5 * float(learnt[0].step_size)
@@ -294,10 +294,10 @@ def learn_from_momenta(kernel, noise):
     )
     starts = jax.random.normal(jax.random.key(1), (num_chains, DIM)) @ jnp.asarray(root(SIGMA))
     state = sampler.init(jax.random.key(0), starts)
-    masses = [state.learnt.mass.precision]
+    masses = [state.learnt.mass.inverse_mass]
     for seed in range(6):  # ten M-steps at a time
         state, _ = scan(sampler, state, 10 * size // num_chains, seed)
-        masses.append(state.learnt.mass.precision)
+        masses.append(state.learnt.mass.inverse_mass)
     assert int(state.learning["num_m_steps"]) == 60
     return masses
 

@@ -67,7 +67,7 @@ def always_accept(monkeypatch):
 
 def mass_for_its_inverse(monkeypatch):
     monkeypatch.setattr(
-        mt.DenseMass, "velocity", lambda mass, p: jnp.linalg.solve(mass.precision, p)
+        mt.DenseMass, "velocity", lambda mass, p: jnp.linalg.solve(mass.inverse_mass, p)
     )
 
 

@@ -20,14 +20,14 @@ def random_spd(seed, dim=DIM, spread=2.0):
 
 
 def make(kind, seed):
-    """A mass, and its precision as a matrix."""
+    """A mass, and its inverse_mass as a matrix."""
     rng = np.random.default_rng(seed)
     if kind == "diagonal":
         entries = np.exp(rng.normal(size=DIM))
         return diagonal_mass(entries), np.diag(entries)
     if kind == "dense":
-        precision = random_spd(seed)
-        return dense_mass(precision), precision
+        inverse_mass = random_spd(seed)
+        return dense_mass(inverse_mass), inverse_mass
     scale, eigenvalues = np.exp(rng.normal(size=DIM)), np.exp(rng.normal(size=RANK))
     vectors = np.linalg.qr(rng.normal(size=(DIM, RANK)))[0]
     inner = np.eye(DIM) + vectors * (eigenvalues - 1) @ vectors.T
@@ -40,29 +40,31 @@ seeds = st.integers(0, 10_000)
 
 @given(kinds, seeds)
 def test_acts_as_its_matrix(kind, seed):
-    mass, precision = make(kind, seed)
+    mass, inverse_mass = make(kind, seed)
     p = jnp.asarray(np.random.default_rng(seed + 1).normal(size=DIM))
-    np.testing.assert_allclose(mass.velocity(p), precision @ p, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(mass.kinetic_energy(p), p @ precision @ p / 2, rtol=1e-9)
-    np.testing.assert_allclose(mass.precision_diagonal(), np.diag(precision), rtol=1e-9)
-    np.testing.assert_allclose(mass.log_determinant(), -np.linalg.slogdet(precision)[1], rtol=1e-8)
+    np.testing.assert_allclose(mass.velocity(p), inverse_mass @ p, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(mass.kinetic_energy(p), p @ inverse_mass @ p / 2, rtol=1e-9)
+    np.testing.assert_allclose(mass.inverse_mass_diagonal(), np.diag(inverse_mass), rtol=1e-9)
+    np.testing.assert_allclose(
+        mass.log_determinant(), -np.linalg.slogdet(inverse_mass)[1], rtol=1e-8
+    )
 
 
 @given(kinds, seeds)
 def test_colour_is_a_root_of_the_mass_and_whiten_its_inverse(kind, seed):
-    mass, precision = make(kind, seed)
+    mass, inverse_mass = make(kind, seed)
     factor = jax.vmap(mass.colour)(jnp.eye(DIM)).T
-    np.testing.assert_allclose(factor @ factor.T @ precision, np.eye(DIM), atol=1e-8)
+    np.testing.assert_allclose(factor @ factor.T @ inverse_mass, np.eye(DIM), atol=1e-8)
     np.testing.assert_allclose(jax.vmap(mass.whiten)(factor.T), np.eye(DIM), atol=1e-8)
 
 
 @given(kinds, kinds, seeds)
 def test_transport_carries_one_covariance_to_the_other(old_kind, new_kind, seed):
-    old, old_precision = make(old_kind, seed)
-    new, new_precision = make(new_kind, seed + 1)
+    old, old_inverse_mass = make(old_kind, seed)
+    new, new_inverse_mass = make(new_kind, seed + 1)
     carry = jax.vmap(lambda p: new.transport(p, old))(jnp.eye(DIM)).T
-    carried = carry @ np.linalg.inv(old_precision) @ carry.T
-    np.testing.assert_allclose(carried @ new_precision, np.eye(DIM), atol=1e-7)
+    carried = carry @ np.linalg.inv(old_inverse_mass) @ carry.T
+    np.testing.assert_allclose(carried @ new_inverse_mass, np.eye(DIM), atol=1e-7)
 
 
 @given(kinds, seeds, st.floats(0, 1))
@@ -82,26 +84,26 @@ def test_average_is_of_the_precisions(kind, seed, rate):
 
 
 def test_low_rank_average_is_exact_where_both_share_their_directions():
-    mass, precision = make("low rank", 3)
+    mass, inverse_mass = make("low rank", 3)
     heavier = low_rank_mass(mass.scale, mass.directions.T, 4 * mass.eigenvalues)
     averaged = mass.average(heavier, jnp.asarray(0.25))
-    expected = 0.75 * precision + 0.25 * np.asarray(jax.vmap(heavier.velocity)(jnp.eye(DIM)))
+    expected = 0.75 * inverse_mass + 0.25 * np.asarray(jax.vmap(heavier.velocity)(jnp.eye(DIM)))
     np.testing.assert_allclose(jax.vmap(averaged.velocity)(jnp.eye(DIM)), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "dense", "low rank"])
 def test_samples_have_the_mass_as_covariance(kind, key):
-    mass, precision = make(kind, 7)
+    mass, inverse_mass = make(kind, 7)
     draws = jax.vmap(mass.sample)(jax.random.split(key, 200_000))
-    whitened = np.linalg.cholesky(precision).T @ np.asarray(draws).T
+    whitened = np.linalg.cholesky(inverse_mass).T @ np.asarray(draws).T
     # entries of a sample covariance of n standard normals have sd at most sqrt(2 / n); 5 of them
     assert np.abs(np.cov(whitened) - np.eye(DIM)).max() < 5 * np.sqrt(2 / 200_000)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "dense", "low rank"])
 def test_condition_number(kind):
-    mass, precision = make(kind, 11)
-    np.testing.assert_allclose(mass.condition_number(), np.linalg.cond(precision), rtol=0.05)
+    mass, inverse_mass = make(kind, 11)
+    np.testing.assert_allclose(mass.condition_number(), np.linalg.cond(inverse_mass), rtol=0.05)
 
 
 @given(seeds, seeds)
@@ -122,5 +124,5 @@ def test_shrinking_makes_any_covariance_positive_definite(seed, count):
 
 
 def test_a_factorisation_that_fails_is_not_proper():
-    assert not DenseMass.from_precision(jnp.diag(jnp.array([1.0, -1.0]))).is_proper()
-    assert not diagonal_mass(jnp.ones(2))._replace(precision=jnp.array([1.0, 0.0])).is_proper()
+    assert not DenseMass.from_inverse_mass(jnp.diag(jnp.array([1.0, -1.0]))).is_proper()
+    assert not diagonal_mass(jnp.ones(2))._replace(inverse_mass=jnp.array([1.0, 0.0])).is_proper()

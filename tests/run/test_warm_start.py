@@ -91,7 +91,7 @@ def test_the_next_run_skips_warm_up_and_nuts_takes_the_mass():
         state = nuts.init(jax.random.key(0), 0, free, model_args=(Y,))
     ((names, theirs),) = state.adapt_state.inverse_mass_matrix.items()
     assert names == ("mean", "scale")
-    np.testing.assert_allclose(theirs, learnt.mass.precision)
+    np.testing.assert_allclose(theirs, learnt.mass.inverse_mass)
 
 
 def test_errors_name_what_is_wrong():

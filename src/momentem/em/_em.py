@@ -155,7 +155,7 @@ def _check(kernel: Any, learnt: Learnt) -> Learnt:
         Mass, "build it with diagonal_mass, dense_mass or low_rank_mass", mass=learnt.mass
     )
     check_positive(step_size=learnt.step_size)
-    diagonal = jax.eval_shape(learnt.mass.precision_diagonal)
+    diagonal = jax.eval_shape(learnt.mass.inverse_mass_diagonal)
     (dim,), dtype = diagonal.shape, diagonal.dtype
     noise = jnp.asarray(np.zeros(dim) if learnt.noise is None else learnt.noise, dtype)
     if noise.shape != (dim,) or (not is_traced(noise) and not np.all(np.asarray(noise) >= 0)):
@@ -174,7 +174,7 @@ def _check(kernel: Any, learnt: Learnt) -> Learnt:
 
 
 def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> Any:
-    diagonal = learnt.mass.precision_diagonal()
+    diagonal = learnt.mass.inverse_mass_diagonal()
     if positions.ndim != 2 or positions.shape[1] != len(diagonal):
         raise ValueError(
             f"positions must have shape (chains, {len(diagonal)}) to fit the mass, got "
@@ -293,7 +293,7 @@ def _learning(
         "e_step_size": size,
         "averaging_rate": rate,
         "step_size": learnt.step_size,
-        "precision_diagonal": learnt.mass.precision_diagonal(),
+        "inverse_mass_diagonal": learnt.mass.inverse_mass_diagonal(),
         "condition_number": learnt.mass.condition_number(),
         "bias_scale": learnt.step_size**2 / 2 * jnp.max(learnt.noise),
         "is_refused": is_refused,

@@ -220,7 +220,7 @@ def _thermostat_features(info: Info, mass: Any) -> tuple[Vector, Vector, Vector,
 
 def _thermostatted(features: tuple[Vector, Vector, Vector, Any], mass: Any) -> Values:
     p, gradient, braked, outer = features
-    energy = jnp.sum(mass.precision * outer)
+    energy = jnp.sum(mass.inverse_mass * outer)
     return jnp.concatenate([mass.velocity(p), gradient - mass.velocity(braked), energy[None]])
 
 
@@ -275,7 +275,10 @@ def _growing(
 def _growing_init(
     rule: Growth, test: TestFunction, key: PRNGKey, size: Any, learnt: Learnt
 ) -> Subsamples:
-    zeros, zero = jnp.zeros_like(learnt.mass.precision_diagonal()), jnp.zeros_like(learnt.step_size)
+    zeros, zero = (
+        jnp.zeros_like(learnt.mass.inverse_mass_diagonal()),
+        jnp.zeros_like(learnt.step_size),
+    )
     nothing = Info(zeros, zeros, zeros, {"thermostat": zero})
     features = jax.tree.map(jnp.zeros_like, test.features(nothing, learnt.mass))
     values = jnp.zeros_like(test.evaluate(features, learnt.mass))

@@ -1,7 +1,7 @@
-"""How a mass acts. Every mass holds its precision M_I = M^-1, the matrix that EM averages.
+"""How a mass acts. Every mass holds its inverse M_I = M^-1, the matrix that EM averages.
 
-    DiagonalMass   M_I = diag(precision)
-    DenseMass      M_I = precision,                        M = F F',  F = L^-T with M_I = L L'
+    DiagonalMass   M_I = diag(inverse_mass)
+    DenseMass      M_I = inverse_mass,                        M = F F',  F = L^-T with M_I = L L'
     LowRankMass    M_I = S (I + U (Lambda - I) U') S,      M = F F',
                                                            F = S^-1 (I + U (Lambda^-1/2 - I) U')
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def _sample(self: Any, key: PRNGKey) -> Vector:
-    diagonal = self.precision_diagonal()
+    diagonal = self.inverse_mass_diagonal()
     return self.colour(jax.random.normal(key, diagonal.shape, diagonal.dtype))
 
 
@@ -51,7 +51,7 @@ def _transport(self: Any, momentum: Vector, old: Mass) -> Vector:
 class DiagonalMass(NamedTuple):
     """Independent coordinates: O(D) everything."""
 
-    precision: Vector
+    inverse_mass: Vector
 
     sample = _sample
     kinetic_energy = _kinetic_energy
@@ -59,43 +59,43 @@ class DiagonalMass(NamedTuple):
 
     def velocity(self, momentum: Vector) -> Vector:
         """M^-1 p."""
-        return self.precision * momentum
+        return self.inverse_mass * momentum
 
     def colour(self, whitened: Vector) -> Vector:
         """M^1/2 y."""
-        return whitened / jnp.sqrt(self.precision)
+        return whitened / jnp.sqrt(self.inverse_mass)
 
     def whiten(self, momentum: Vector) -> Vector:
         """M^-1/2 p."""
-        return momentum * jnp.sqrt(self.precision)
+        return momentum * jnp.sqrt(self.inverse_mass)
 
     def drift(self, whitened: Vector) -> Vector:
         """M^-1/2 y."""
-        return whitened * jnp.sqrt(self.precision)
+        return whitened * jnp.sqrt(self.inverse_mass)
 
     def noise_matrix(self, noise: Vector) -> Vector:
         """The diagonal of V."""
-        return noise / self.precision
+        return noise / self.inverse_mass
 
     def framed(self, noise_matrix: Vector) -> tuple["DiagonalMass", Vector]:
         """The mass as it is, and the variances of V in its frame."""
-        return self, noise_matrix * self.precision
+        return self, noise_matrix * self.inverse_mass
 
     def log_determinant(self) -> Scalar:
         """log |M|."""
-        return -jnp.sum(jnp.log(self.precision))
+        return -jnp.sum(jnp.log(self.inverse_mass))
 
     def average(self, estimate: "DiagonalMass", rate: Scalar) -> "DiagonalMass":
         """(1 - rate) M_I + rate M_I_est."""
-        return DiagonalMass((1 - rate) * self.precision + rate * estimate.precision)
+        return DiagonalMass((1 - rate) * self.inverse_mass + rate * estimate.inverse_mass)
 
-    def precision_diagonal(self) -> Vector:
+    def inverse_mass_diagonal(self) -> Vector:
         """The diagonal of M_I."""
-        return self.precision
+        return self.inverse_mass
 
     def unfold(self, vector: Vector) -> Vector:
         """F' x, the inverse of `drift`."""
-        return vector / jnp.sqrt(self.precision)
+        return vector / jnp.sqrt(self.inverse_mass)
 
     def with_variances(self, variances: Vector) -> "DiagonalMass":
         """The mass of this structure with M_I = diag(variances)."""
@@ -103,11 +103,11 @@ class DiagonalMass(NamedTuple):
 
     def condition_number(self) -> Scalar:
         """Largest over smallest entry."""
-        return jnp.max(self.precision) / jnp.min(self.precision)
+        return jnp.max(self.inverse_mass) / jnp.min(self.inverse_mass)
 
     def is_proper(self) -> Flag:
         """Whether M_I is finite and positive definite."""
-        return jnp.all(jnp.isfinite(self.precision) & (self.precision > 0))
+        return jnp.all(jnp.isfinite(self.inverse_mass) & (self.inverse_mass > 0))
 
     @property
     def degrees(self) -> int:
@@ -115,9 +115,9 @@ class DiagonalMass(NamedTuple):
         return 1
 
     @staticmethod
-    def from_precision(precision: Vector) -> "DiagonalMass":
+    def from_inverse_mass(inverse_mass: Vector) -> "DiagonalMass":
         """The mass with this M_I, unchecked."""
-        return DiagonalMass(precision)
+        return DiagonalMass(inverse_mass)
 
     @staticmethod
     def outer(vectors: Vectors) -> Vector:
@@ -155,7 +155,7 @@ def times(matrix: Matrix, vector: Vector) -> Vector:
 class DenseMass(NamedTuple):
     """All correlations: O(D^2) to act, O(D^3) to build."""
 
-    precision: Matrix
+    inverse_mass: Matrix
     factor: Matrix  # F, with F F' = M
     root: Matrix  # F^-T, with F^-T F^-1 = M_I
 
@@ -165,7 +165,7 @@ class DenseMass(NamedTuple):
 
     def velocity(self, momentum: Vector) -> Vector:
         """M^-1 p."""
-        return times(self.precision, momentum)
+        return times(self.inverse_mass, momentum)
 
     def colour(self, whitened: Vector) -> Vector:
         """F y."""
@@ -186,20 +186,22 @@ class DenseMass(NamedTuple):
     def framed(self, noise_matrix: Matrix) -> tuple["DenseMass", Vector]:
         """F turned to the eigenvectors of F^-1 V F^-T, and its eigenvalues."""
         noise, turn = jnp.linalg.eigh(self.root.T @ noise_matrix @ self.root)
-        turned = DenseMass(self.precision, self.factor @ turn, self.root @ turn)
+        turned = DenseMass(self.inverse_mass, self.factor @ turn, self.root @ turn)
         return turned, jnp.maximum(noise, 0)
 
     def log_determinant(self) -> Scalar:
         """log |M|."""
-        return -jnp.linalg.slogdet(self.precision)[1]
+        return -jnp.linalg.slogdet(self.inverse_mass)[1]
 
     def average(self, estimate: "DenseMass", rate: Scalar) -> "DenseMass":
         """(1 - rate) M_I + rate M_I_est, factored anew."""
-        return DenseMass.from_precision((1 - rate) * self.precision + rate * estimate.precision)
+        return DenseMass.from_inverse_mass(
+            (1 - rate) * self.inverse_mass + rate * estimate.inverse_mass
+        )
 
-    def precision_diagonal(self) -> Vector:
+    def inverse_mass_diagonal(self) -> Vector:
         """The diagonal of M_I."""
-        return jnp.diagonal(self.precision)
+        return jnp.diagonal(self.inverse_mass)
 
     def unfold(self, vector: Vector) -> Vector:
         """F' x, the inverse of `drift`."""
@@ -207,29 +209,29 @@ class DenseMass(NamedTuple):
 
     def with_variances(self, variances: Vector) -> "DenseMass":
         """The mass of this structure with M_I = diag(variances)."""
-        return DenseMass.from_precision(jnp.diag(variances))
+        return DenseMass.from_inverse_mass(jnp.diag(variances))
 
     def condition_number(self) -> Scalar:
         """Largest over smallest eigenvalue."""
-        eigenvalues = jnp.linalg.eigvalsh(self.precision)
+        eigenvalues = jnp.linalg.eigvalsh(self.inverse_mass)
         return eigenvalues[-1] / eigenvalues[0]
 
     def is_proper(self) -> Flag:
         """Whether M_I is finite and positive definite (else its Cholesky factor holds NaN)."""
-        return jnp.all(jnp.isfinite(self.precision)) & jnp.all(jnp.isfinite(self.factor))
+        return jnp.all(jnp.isfinite(self.inverse_mass)) & jnp.all(jnp.isfinite(self.factor))
 
     @property
     def degrees(self) -> int:
         """How many coordinates an entry of M_I depends on, as counted in the bias of an inverse."""
-        return self.precision.shape[-1]
+        return self.inverse_mass.shape[-1]
 
     @staticmethod
-    def from_precision(precision: Matrix) -> "DenseMass":
+    def from_inverse_mass(inverse_mass: Matrix) -> "DenseMass":
         """The mass with this M_I, unchecked; NaN in the factor if it is not positive definite."""
-        cholesky = jnp.linalg.cholesky(precision)
-        identity = jnp.eye(precision.shape[-1], dtype=precision.dtype)
+        cholesky = jnp.linalg.cholesky(inverse_mass)
+        identity = jnp.eye(inverse_mass.shape[-1], dtype=inverse_mass.dtype)
         factor = solve_triangular(cholesky, identity, lower=True).T
-        return DenseMass(precision, factor, cholesky)
+        return DenseMass(inverse_mass, factor, cholesky)
 
     @staticmethod
     def outer(vectors: Vectors) -> Matrix:
@@ -330,7 +332,7 @@ class LowRankMass(NamedTuple):
             scale, *strongest(1 + excess, basis @ rotation, rank=len(self.eigenvalues))
         )
 
-    def precision_diagonal(self) -> Vector:
+    def inverse_mass_diagonal(self) -> Vector:
         """The diagonal of M_I."""
         return self.scale**2 * (1 + (self.eigenvalues - 1) @ self.directions**2)
 
@@ -395,27 +397,27 @@ def _positive(name: str, array: Array) -> None:
         )
 
 
-def diagonal_mass(precision: ArrayLike) -> DiagonalMass:
+def diagonal_mass(inverse_mass: ArrayLike) -> DiagonalMass:
     """A diagonal mass from the diagonal of M_I = M^-1 (posterior variances are a good choice).
 
     Args:
-        precision: D positive numbers.
+        inverse_mass: D positive numbers.
 
     Examples:
         >>> import jax.numpy as jnp
         >>> diagonal_mass(jnp.array([1.0, 4.0])).velocity(jnp.array([1.0, 1.0])).tolist()
         [1.0, 4.0]
     """
-    array = _floats("precision", precision, 1, "give the diagonal alone, or use dense_mass")
-    _positive("precision", array)
+    array = _floats("inverse_mass", inverse_mass, 1, "give the diagonal alone, or use dense_mass")
+    _positive("inverse_mass", array)
     return DiagonalMass(array)
 
 
-def dense_mass(precision: ArrayLike) -> DenseMass:
+def dense_mass(inverse_mass: ArrayLike) -> DenseMass:
     """A dense mass from M_I = M^-1 (the posterior covariance is a good choice).
 
     Args:
-        precision: a symmetric positive definite D x D matrix.
+        inverse_mass: a symmetric positive definite D x D matrix.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -423,14 +425,14 @@ def dense_mass(precision: ArrayLike) -> DenseMass:
         >>> mass.velocity(jnp.array([1.0, 0.0])).tolist()
         [2.0, 1.0]
     """
-    array = _floats("precision", precision, 2, "use diagonal_mass for a vector")
+    array = _floats("inverse_mass", inverse_mass, 2, "use diagonal_mass for a vector")
     if array.shape[0] != array.shape[1]:
-        raise ValueError(f"precision must be square, got shape {array.shape}")
+        raise ValueError(f"inverse_mass must be square, got shape {array.shape}")
     if not is_traced(array):
         skew = float(np.abs(array - array.T).max())
         if skew > 1e-6 * float(np.abs(array).max()):
             raise ValueError(
-                f"precision must be symmetric, differs from its transpose by {skew:g}; use (A + "
+                f"inverse_mass must be symmetric, differs from its transpose by {skew:g}; use (A + "
                 "A.T) / 2"
             )
         eigenvalues = np.linalg.eigvalsh(np.asarray(array))
@@ -439,10 +441,10 @@ def dense_mass(precision: ArrayLike) -> DenseMass:
         # scales apart, a Cholesky factorisation in the array's own precision fails below this
         if eigenvalues[0] <= 0 or correlations[0] <= len(array) * np.finfo(array.dtype).eps:
             raise ValueError(
-                f"precision must be positive definite: eigenvalue 0 of {len(array)} is "
+                f"inverse_mass must be positive definite: eigenvalue 0 of {len(array)} is "
                 f"{eigenvalues[0]:g} (the largest is {eigenvalues[-1]:g})"
             )
-    return DenseMass.from_precision(array)
+    return DenseMass.from_inverse_mass(array)
 
 
 def low_rank_mass(scale: ArrayLike, vectors: ArrayLike, eigenvalues: ArrayLike) -> LowRankMass:

@@ -78,8 +78,8 @@ def contender(name: str, problem: Problem, settings: Settings) -> Sampler:
     target, noisy, metric = problem.target, problem.noisy, problem.metric
     L, eps, A = settings.num_steps, settings.step_sizes, settings.frictions
     implicit = iterations(settings.fixed_points)
-    identity = DenseMass.from_precision(jnp.diag(jnp.ones_like(target.initial)))
-    heavy = DenseMass.from_precision(1e-4 * identity.precision)  # small steps at first
+    identity = DenseMass.from_inverse_mass(jnp.diag(jnp.ones_like(target.initial)))
+    heavy = DenseMass.from_inverse_mass(1e-4 * identity.inverse_mass)  # small steps at first
     printed = m_steps.momentum_printed()
 
     def learning(size: int, test: Any = None) -> dict[str, Any]:

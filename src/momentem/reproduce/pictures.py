@@ -37,7 +37,7 @@ def accuracy_picture(experiment: Experiment, found: Found, folder: Path) -> Path
             running = np.sqrt(np.cumsum(squares) / np.arange(1, len(squares) + 1))
             row[1].plot(running, color=colour, label=name)
             if run.learning:
-                row[2].plot(run.learning["precision_diagonal"], color=colour, lw=0.8)
+                row[2].plot(run.learning["inverse_mass_diagonal"], color=colour, lw=0.8)
                 row[3].plot(run.learning["e_step_size"], color=colour)
         spread = np.sqrt(problem.covariance[0, 0])
         row[0].axhspan(

@@ -1,6 +1,6 @@
 """What a run has learnt, out to other libraries and in to the next run.
 
-BlackJAX's and NumPyro's `inverse_mass_matrix` is our precision M_I = M^-1, on the unconstrained
+BlackJAX's and NumPyro's `inverse_mass_matrix` is our M_I = M^-1, on the unconstrained
 scale, with parameters in the order of their names: of one axis where it is diagonal, of two where
 it is not.
 """
@@ -33,7 +33,7 @@ def inverse_mass_matrix(mass: Mass) -> Float[Array, "..."]:
         [1.0, 4.0]
     """
     check_instance(Mass, "take it from learnt_from(trace).mass", mass=mass)
-    diagonal = mass.precision_diagonal()
+    diagonal = mass.inverse_mass_diagonal()
     if isinstance(mass, DiagonalMass):
         return diagonal
     return jax.vmap(mass.velocity)(jnp.eye(len(diagonal), dtype=diagonal.dtype))
@@ -87,8 +87,8 @@ def _mass(final: dict[str, Array]) -> Mass:
     if "scale" in final:
         return low_rank_mass(final["scale"], final["directions"].T, final["eigenvalues"])
     if "factor" in final:  # the frame that the noise is given in
-        return DenseMass(final["precision"], final["factor"], final["root"])
-    return diagonal_mass(final["precision"])
+        return DenseMass(final["inverse_mass"], final["factor"], final["root"])
+    return diagonal_mass(final["inverse_mass"])
 
 
 def last_positions(trace: DataTree, target: AnyTarget) -> Any:

@@ -106,7 +106,7 @@ def recipe(
 
 
 def _learnt(mass: DiagonalMass, step_size: float) -> Learnt:
-    return Learnt(mass, jnp.asarray(step_size, mass.precision.dtype))
+    return Learnt(mass, jnp.asarray(step_size, mass.inverse_mass.dtype))
 
 
 def _steady_mass(model: Model) -> Vector:
@@ -132,7 +132,9 @@ def _within(m_step: MStep, mask: Any) -> MStep:
 
 def _estimate_within(m_step: MStep, mask: Any, statistic: Any, learnt: Learnt) -> DiagonalMass:
     estimate, mass = m_step.estimate(statistic, learnt), learnt.mass
-    return DiagonalMass(jnp.where(mask, estimate.precision_diagonal(), mass.precision_diagonal()))
+    return DiagonalMass(
+        jnp.where(mask, estimate.inverse_mass_diagonal(), mass.inverse_mass_diagonal())
+    )
 
 
 def _riemannian(

@@ -175,9 +175,9 @@ def _do_agree(moments: Moments) -> Flag:
 
 def _change(old: Any, new: Any) -> Scalar:
     """The root mean square of lambda - 1."""
-    diagonal = new.precision_diagonal()
+    diagonal = new.inverse_mass_diagonal()
     if len(diagonal) > WHOLE_COMPARISON:
-        return jnp.sqrt(jnp.mean((diagonal / old.precision_diagonal() - 1) ** 2))
+        return jnp.sqrt(jnp.mean((diagonal / old.inverse_mass_diagonal() - 1) ** 2))
     identity = jnp.eye(len(diagonal), dtype=diagonal.dtype)
     turned = jax.vmap(lambda y: new.whiten(old.colour(y)))(identity)  # rows F_new^-1 F_old e_i
     return jnp.linalg.norm(turned @ turned.T - identity) / len(diagonal) ** 0.5

@@ -290,7 +290,7 @@ class NoiseEstimate(NamedTuple):
 
 def _empty_noises(target: StochasticTarget, mass: Mass, size: Any) -> Noises:
     zeros = _empty_second_moment(mass, size).total
-    position = jnp.zeros_like(mass.precision_diagonal())
+    position = jnp.zeros_like(mass.inverse_mass_diagonal())
     told = jax.eval_shape(one_gradient, target, key(0), target.initial)
     information = None if told.information is None else zeros
     return Noises(jnp.array(0), jnp.zeros((), int), zeros, information, position)
@@ -326,7 +326,7 @@ def _estimate_noise(target: StochasticTarget, statistic: Noises, learnt: Learnt)
     told = statistic.noise if statistic.information is None else statistic.information
     information = mass.shrink(told / n, statistic.num_noises, power=2)
     fisher = target.information_scale * information + prior
-    return NoiseEstimate(mass.from_precision(mass.inverse(fisher)), statistic.noise / n)
+    return NoiseEstimate(mass.from_inverse_mass(mass.inverse(fisher)), statistic.noise / n)
 
 
 def _average_noise(
@@ -349,7 +349,7 @@ def _average_noise(
 
 
 def _empty_means(m_step: MStep, told: Callable, mass: Mass, size: Any) -> Sums:
-    inner, zeros = m_step.init(mass, size), jnp.zeros_like(mass.precision_diagonal())
+    inner, zeros = m_step.init(mass, size), jnp.zeros_like(mass.inverse_mass_diagonal())
     nowhere = Info(zeros, zeros, zeros, {"thermostat": zeros[0]})
     sums = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(told, nowhere)
@@ -448,12 +448,12 @@ def _empty_momenta(mass: Mass, size: Any) -> SecondMoment:
 
 def _empty_second_moment(mass: Mass, size: Any) -> SecondMoment:
     del size
-    return SecondMoment(jnp.array(0), jnp.zeros_like(_check_structure(mass).precision))
+    return SecondMoment(jnp.array(0), jnp.zeros_like(_check_structure(mass).inverse_mass))
 
 
 def _empty_moments(mass: Mass, size: Any) -> Moments:
     num_samples, total = _empty_second_moment(mass, size)
-    return Moments(num_samples, jnp.zeros_like(mass.precision_diagonal()), total)
+    return Moments(num_samples, jnp.zeros_like(mass.inverse_mass_diagonal()), total)
 
 
 def _empty_both(mass: Mass, size: Any) -> DrawsAndScores:
@@ -547,32 +547,32 @@ def _covariance(statistic: Moments, mass: Any, power: int) -> Array:
 
 def _estimate_momentum_printed(statistic: SecondMoment, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
-    return mass.from_precision(mass.inverse(_mean(statistic)))
+    return mass.from_inverse_mass(mass.inverse(_mean(statistic)))
 
 
 def _estimate_momentum(statistic: SecondMoment, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
     n = statistic.num_samples.astype(statistic.total.dtype)
-    return mass.from_precision((n - mass.degrees - 1) / n * mass.inverse(_mean(statistic)))
+    return mass.from_inverse_mass((n - mass.degrees - 1) / n * mass.inverse(_mean(statistic)))
 
 
 def _estimate_score(statistic: SecondMoment, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
-    return mass.from_precision(
+    return mass.from_inverse_mass(
         mass.inverse(mass.shrink(_mean(statistic), statistic.num_samples, power=2))
     )
 
 
 def _estimate_draws(statistic: Moments, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
-    return mass.from_precision(_covariance(statistic, mass, power=2))
+    return mass.from_inverse_mass(_covariance(statistic, mass, power=2))
 
 
 def _estimate_fisher(statistic: DrawsAndScores, learnt: Learnt) -> Mass:
     mass: Any = learnt.mass
     covariance = _covariance(statistic.draws, mass, power=4)
     information = _covariance(statistic.scores, mass, power=4)
-    return mass.from_precision(mass.geometric_mean_inverse(covariance, information))
+    return mass.from_inverse_mass(mass.geometric_mean_inverse(covariance, information))
 
 
 def _estimate_window(statistic: Window, learnt: Learnt) -> LowRankMass:
