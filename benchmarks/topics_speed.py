@@ -26,7 +26,7 @@ from momentem.topics.minibatches import draw_minibatches, layout
 from momentem.topics.model import minibatch_target, model
 from momentem.topics.recipes import RECIPES, recipe
 from momentem.topics.starts import start
-from momentem.types import Static
+from momentem.pytrees import Static
 from momentem.xla import keys
 
 BATCH, NUM_STEPS, NUM_ITERATIONS = 100, 10, 4

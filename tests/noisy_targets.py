@@ -12,7 +12,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 import momentem as mt
-from momentem.kernels import integrators
+from momentem.kernels.langevin import Path
 from momentem.targets._minibatch import NoisyGradient, StochasticTarget
 
 
@@ -276,9 +276,7 @@ def broken_aboba(
         squares.append(whitened**2)
     noises = jnp.stack(noises)
     squared = jnp.mean(jnp.stack(squares), axis=0)
-    return integrators.Path(
-        position, whitened, extra, gradient, noises, noises, squared, normals[-1]
-    )
+    return Path(position, whitened, extra, gradient, noises, noises, squared, normals[-1])
 
 
 def posterior_moments(target, width=7.0, num=101):

@@ -13,6 +13,7 @@ KERNELS = {
     "hmc": lambda target: mt.kernels.hmc(target, num_steps=3),
     "hmc with jitter": lambda target: mt.kernels.hmc(target, num_steps=5, jitter=0.5),
     "nphmc": lambda target: mt.kernels.nphmc(target, num_steps=3),
+    "rotating_hmc": lambda target: mt.kernels.rotating_hmc(target),
 }
 
 STOCHASTIC_KERNELS = {
@@ -54,6 +55,8 @@ SAMPLERS = {
     "hmc-em forever": lambda target: mt.forever(
         mt.hmc_em(target, 0.1, 3, e_step=mt.e_steps.constant(9))
     ),
+    "tuned_hmc_em": lambda target: mt.tuned_hmc_em(target),
+    "tuned_hmc_em low rank": lambda target: mt.tuned_hmc_em(target, low_rank(target)),
     "hmc-em low rank": lambda target: mt.hmc_em(
         target, 0.1, 3, low_rank(target), mt.m_steps.fisher_low_rank(8), mt.e_steps.constant(9)
     ),
@@ -88,8 +91,9 @@ def learning(kernel):
 
     def make(target):
         learnt = mt.Learnt(dense(target), jnp.array(0.01, target.initial.dtype))
-        m_step = mt.m_steps.noise(target, 1.0)
-        return mt.monte_carlo_em(kernel(target, 3), learnt, m_step, mt.e_steps.constant(6))
+        made = kernel(target, 3)
+        m_step = mt.m_steps.noise(made)
+        return mt.monte_carlo_em(made, learnt, m_step, mt.e_steps.constant(6))
 
     return make
 
@@ -156,7 +160,13 @@ LATER = {
 
 @pytest.mark.parametrize("name", some_later(STOCHASTIC_KERNELS, LATER))
 def test_stochastic_kernel(name):
-    check_kernel(STOCHASTIC_KERNELS[name], step_size=0.01, target=minibatch_target)
+    check_kernel(STOCHASTIC_KERNELS[name], step_size=0.01, target=minibatch_target, learnt=noisy)
+
+
+def noisy(learnt):
+    """The same with a gradient noise, where the kernel has one to leave open."""
+    others = {name: 0.5 * jnp.ones_like(value) for name, value in learnt.others.items()}
+    return learnt.replace(**others)
 
 
 @pytest.mark.parametrize("name", some_later(STOCHASTIC_SAMPLERS, LATER))
@@ -172,7 +182,8 @@ LONG = {
 
 @pytest.mark.parametrize("name", some_later(SAMPLERS, LONG))
 def test_sampler(name):
-    check_sampler(SAMPLERS[name])
+    # the first E-step of the sampler that tunes itself has ten iterations
+    check_sampler(SAMPLERS[name], num_steps=11 if name.startswith("tuned") else 8)
 
 
 def test_check_sampler_refuses_a_sampler_that_forgets_its_dtype():

@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 
 import momentem as mt
 import stochastic_headline as headline
-from momentem.em.m_steps.all import MStep
+from momentem.em.m_steps import MStep
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def test_sghmc_with_nothing_set_by_hand_and_control_variates_worth_five_times_th
 @pytest.mark.validate
 def test_the_noise_must_be_known(posterior):
     """Sabotage: the same mass and step size, and no correction for the gradient noise."""
-    honest = mt.m_steps.noise(posterior[0], 0.5)
+    honest = mt.m_steps.noise(mt.kernels.sghmc(posterior[0], 10, 0.5))
 
     def forget(learnt, estimate, rate):
         learnt = honest.average(learnt, estimate, rate)
-        return learnt._replace(noise=jnp.zeros_like(learnt.noise))
+        return learnt.replace(noise=jnp.zeros_like(learnt.noise))
 
     ignorant = MStep(honest.init, honest.update, honest.estimate, Partial(forget))
     with pytest.warns(mt.SamplingWarning, match="temperature"):

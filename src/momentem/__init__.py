@@ -16,8 +16,8 @@ from momentem.masses import (
     low_rank_mass,
 )
 from momentem.riemannian import fixed_points, metrics
-from momentem.run.diagnostics import SamplingWarning, summary
-from momentem.run.log.resume import load
+from momentem.run.diagnostics import summary
+from momentem.run.health import SamplingWarning
 from momentem.run.warm_start import inverse_mass_matrix, last_positions, learnt_from
 from momentem.samplers import (
     hmc,
@@ -34,7 +34,7 @@ from momentem.samplers import (
     sgr_nphmc,
     tuned_hmc_em,
 )
-from momentem.sampling import resume, sample
+from momentem.sampling import load, resume, sample
 from momentem.targets import (
     NoisyGradient,
     StochasticTarget,
@@ -49,6 +49,7 @@ from momentem.targets import (
     stream,
     with_replacement,
 )
+from momentem.tuning import tuned_em
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, Sampler
 from momentem.xla.keys import key
 
@@ -114,6 +115,7 @@ __all__ = [
     "stream",
     "summary",
     "testing",
+    "tuned_em",
     "tuned_hmc_em",
     "with_replacement",
 ]

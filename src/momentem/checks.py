@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from numpy.typing import ArrayLike
 
 __all__ = [
+    "as_floats",
     "check_between",
     "check_callable",
     "check_count",
@@ -19,6 +21,7 @@ __all__ = [
     "check_key",
     "check_numbers",
     "check_positive",
+    "check_positive_entries",
 ]
 
 
@@ -96,6 +99,28 @@ def check_numbers(name: str, rows: np.ndarray, first: int = 0) -> None:
         at = int(np.argwhere(~np.isfinite(rows))[0][0])
         raise ValueError(
             f"{name} must be finite, got {rows[at]} in row {first + at}; drop or impute that row"
+        )
+
+
+def as_floats(name: str, value: ArrayLike, ndim: int, remedy: str) -> jax.Array:
+    """Return `value` as a floating-point array of `ndim` axes, or refuse it."""
+    array = jnp.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must hold floating-point numbers, got dtype {array.dtype}")
+    if array.ndim != ndim or 0 in array.shape:
+        raise ValueError(f"{name} must have {ndim} axes, got shape {array.shape}; {remedy}")
+    if not is_traced(array) and not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"{name} must be finite, got {array[where]} at index {where}")
+    return array
+
+
+def check_positive_entries(name: str, array: jax.Array) -> None:
+    """Refuses a vector with an entry that is not > 0."""
+    if not is_traced(array) and (np.asarray(array) <= 0).any():
+        worst = int(np.argmin(array))
+        raise ValueError(
+            f"{name} must be positive: entry {worst} of {len(array)} is {float(array[worst]):g}"
         )
 
 

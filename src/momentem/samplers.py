@@ -7,18 +7,18 @@ import numpy as np
 
 from momentem import kernels, riemannian
 from momentem.checks import check_positive
-from momentem.em import e_steps, m_steps
-from momentem.em._em import fixed, monte_carlo_em, unlearnt
+from momentem.em import e_steps, fixed, m_steps, monte_carlo_em
 from momentem.em.e_steps import EStep
-from momentem.em.m_steps.all import MStep
+from momentem.em.m_steps.contract import MStep, target_of
 from momentem.em.schedules import Schedule, latest
-from momentem.masses.all import DenseMass, DiagonalMass, LowRankMass
-from momentem.pytrees import found
+from momentem.masses import DenseMass, DiagonalMass, LowRankMass
+from momentem.pytrees import find_node
+from momentem.riemannian.ensemble import as_sampler
 from momentem.riemannian.fixed_points import FixedPoint
 from momentem.riemannian.metrics import Metric
 from momentem.targets._minibatch import AnyTarget, StochasticTarget
 from momentem.targets.control_variates import Anchor
-from momentem.tuning.warmup import PATH, tuned
+from momentem.tuning import tuned_em
 from momentem.types import Kernel, Learnt, Mass, Sampler
 
 __all__ = [
@@ -60,8 +60,7 @@ def hmc(
         >>> trace = mt.sample(target, mt.hmc(target, step_size=0.5, num_steps=5), num_draws=200)
     """
     kernel = kernels.hmc(target, num_steps, jitter)
-    mass = DiagonalMass(jnp.ones_like(target.initial)) if mass is None else mass
-    return fixed(kernel, _learnt(mass, step_size))
+    return fixed(kernel, _learnt(_identity_diagonal(target, mass), step_size))
 
 
 def hmc_em(
@@ -135,18 +134,8 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
     """
     dim, dtype = len(target.initial), target.initial.dtype
     mass = _identity(dim, dtype) if mass is None else mass
-    learnt = Learnt(mass, jnp.asarray(dim**-0.25, dtype), centre=target.initial, path=PATH)
-    is_low_rank = isinstance(mass, LowRankMass)
-    window = 5 * len(mass.eigenvalues) if is_low_rank else 0
-    m_step = m_steps.fisher_low_rank(window) if is_low_rank else m_steps.fisher()
-    em = monte_carlo_em(
-        kernels.rotating_hmc(target),
-        learnt,
-        m_steps.with_centre(m_step),
-        e_steps.geometric(max(10, window), factor=2.0),
-        latest(),
-    )
-    return tuned(em, acceptance)
+    learnt = Learnt(mass, jnp.asarray(dim**-0.25, dtype))
+    return tuned_em(kernels.rotating_hmc(target), learnt, acceptance=acceptance)
 
 
 def _identity(dim: int, dtype: Any) -> Mass:
@@ -177,9 +166,8 @@ def sghmc(
         mass: None is the identity.
         noise: variances of the gradient noise in the mass's frame; None is no correction.
     """
-    return fixed(
-        kernels.sghmc(target, num_steps, friction), _stochastic(target, step_size, mass, noise)
-    )
+    learnt = _learnt(_identity_diagonal(target, mass), step_size, noise=noise)
+    return fixed(kernels.sghmc(target, num_steps, friction), learnt)
 
 
 def sgnht(
@@ -198,9 +186,8 @@ def sgnht(
         friction: A, per unit of time.
         mass: None is the identity.
     """
-    return fixed(
-        kernels.sgnht(target, num_steps, friction), _stochastic(target, step_size, mass, None)
-    )
+    learnt = _learnt(_identity_diagonal(target, mass), step_size)
+    return fixed(kernels.sgnht(target, num_steps, friction), learnt)
 
 
 def sghmc_em(
@@ -221,7 +208,7 @@ def sghmc_em(
         >>> target = mt.dataset(prior, likelihood, data, 0.0, batch_size=50)
         >>> trace = mt.sample(target, mt.sghmc_em(target), num_draws=200)
     """
-    return self_tuned(kernels.sghmc(target, num_steps, friction), target, friction, **options)
+    return self_tuned(kernels.sghmc(target, num_steps, friction), **options)
 
 
 def sgnht_em(
@@ -235,7 +222,7 @@ def sgnht_em(
         friction: A, per unit of time.
         **options: as for `self_tuned`.
     """
-    return self_tuned(kernels.sgnht(target, num_steps, friction), target, friction, **options)
+    return self_tuned(kernels.sgnht(target, num_steps, friction), **options)
 
 
 def nphmc(
@@ -254,7 +241,7 @@ def nphmc(
         mass: None is the identity.
         thermostat_mass: Q; None is the dimension.
     """
-    learnt = _stochastic(target, step_size, mass, None)._replace(thermostat_mass=thermostat_mass)
+    learnt = _learnt(_identity_diagonal(target, mass), step_size, thermostat_mass=thermostat_mass)
     return fixed(kernels.nphmc(target, num_steps), learnt)
 
 
@@ -278,7 +265,8 @@ def sg_nphmc(
         noise: variances of the gradient noise in the mass's frame; None: none known.
         thermostat_mass: Q; None is the dimension.
     """
-    learnt = _stochastic(target, step_size, mass, noise)._replace(thermostat_mass=thermostat_mass)
+    others = {"noise": noise, "thermostat_mass": thermostat_mass}
+    learnt = _learnt(_identity_diagonal(target, mass), step_size, **others)
     return fixed(kernels.sg_nphmc(target, num_steps, friction), learnt)
 
 
@@ -296,7 +284,7 @@ def sg_nphmc_em(
         friction: A, per unit of time.
         **options: as for `self_tuned`.
     """
-    return self_tuned(kernels.sg_nphmc(target, num_steps, friction), target, friction, **options)
+    return self_tuned(kernels.sg_nphmc(target, num_steps, friction), **options)
 
 
 def rhmc(
@@ -323,7 +311,7 @@ def rhmc(
         >>> trace = mt.sample(target, sampler, num_draws=200)
     """
     kernel = riemannian.rhmc(target, metric, step_size, num_steps, fixed_point)
-    return unlearnt(kernel, len(target.initial))
+    return as_sampler(kernel, len(target.initial))
 
 
 def sgr_nphmc(
@@ -351,60 +339,60 @@ def sgr_nphmc(
     """
     options = friction, noise, thermostat_mass, fixed_point
     kernel = riemannian.sgr_nphmc(target, metric, step_size, num_steps, *options)
-    return unlearnt(kernel, len(target.initial))
+    return as_sampler(kernel, len(target.initial))
 
 
 def self_tuned(
     kernel: Kernel,
-    target: StochasticTarget,
-    friction: float,
     mass: Mass | None = None,
     m_step: MStep | None = None,
     e_step: EStep | None = None,
     averaging: Schedule | None = None,
     step_size: float = 1e-8,
 ) -> Sampler:
-    """A stochastic kernel with everything it leaves open learnt.
+    """Return the sampler that learns everything that a stochastic kernel leaves open.
 
     The first E-step takes steps so small that the chains stay where they are: it measures. From the
     first M-step on, mass, noise and step size are set, and refined as the chains move.
 
     Args:
-        kernel: a stochastic kernel of `target`.
-        target: a minibatch target.
-        friction: A of the kernel.
-        mass: the structure of what is learnt; None is dense up to 100 dimensions, diagonal above.
-        m_step: None is `m_steps.noise(target, friction)`.
-        e_step: None is `e_steps.geometric` from the larger of 100 and 2 D draws.
-        averaging: None is `schedules.latest()`, which forgets the way in.
+        kernel: a stochastic kernel.
+        mass: the structure of what is learnt. Default: dense up to 100 dimensions, diagonal above.
+        m_step: how it is learnt. Default: `m_steps.noise(kernel)`.
+        e_step: how long E-steps are. Default: `e_steps.geometric` from the larger of 100 and 2 D
+            draws.
+        averaging: of estimates. Default: `schedules.latest()`, which forgets the way in.
         step_size: of the first E-step; with an M-step that does not set the step size, of all.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
+        >>> target = mt.dataset(prior, likelihood, jnp.arange(100.0), 0.0, batch_size=10)
+        >>> sampler = mt.self_tuned(mt.kernels.ccadl(target, num_steps=5))
     """
+    m_step = m_steps.noise(kernel) if m_step is None else m_step
+    target = target_of(kernel)
     dim = len(target.initial)
-    identity = DiagonalMass(jnp.ones_like(target.initial))
-    if mass is None:
-        mass = (
-            DenseMass.from_inverse_mass(jnp.diag(identity.inverse_mass)) if dim <= 100 else identity
-        )
-    learnt = _learnt(mass, step_size)
-    m_step = m_steps.noise(target, friction) if m_step is None else m_step
-    anchor = found(Anchor, target)
+    if mass is None and dim <= 100:
+        mass = DenseMass.from_inverse_mass(jnp.diag(jnp.ones_like(target.initial)))
+    anchor = find_node(Anchor, kernel)
     if anchor is not None and anchor.follows.value:
-        kernel, learnt = kernels.following(kernel), learnt._replace(anchor=anchor)
-        m_step = m_steps.with_anchor(m_step, target)
+        m_step = m_steps.with_anchor(m_step, kernel)
+        kernel = kernels.following(kernel)
     return monte_carlo_em(
         kernel,
-        learnt,
+        _learnt(_identity_diagonal(target, mass), step_size),
         m_step,
         e_steps.geometric(max(100, 2 * dim)) if e_step is None else e_step,
         latest() if averaging is None else averaging,
     )
 
 
-def _stochastic(target: AnyTarget, step_size: float, mass: Mass | None, noise: Any) -> Learnt:
-    mass = DiagonalMass(jnp.ones_like(target.initial)) if mass is None else mass
-    return _learnt(mass, step_size)._replace(noise=noise)
+def _identity_diagonal(target: AnyTarget, mass: Mass | None) -> Any:
+    """Return the mass, or a diagonal identity if there is none."""
+    return DiagonalMass(jnp.ones_like(target.initial)) if mass is None else mass
 
 
-def _learnt(mass: Mass, step_size: float) -> Learnt:
+def _learnt(mass: Mass, step_size: float, **others: Any) -> Learnt:
     check_positive(step_size=step_size)
-    return Learnt(mass, jnp.asarray(step_size))
+    return Learnt(mass, jnp.asarray(step_size), **others)

@@ -1,41 +1,38 @@
-"""The front door: start, warm up, freeze, draw."""
+"""The front door: sample a target, go on with a run, load one.
+
+A run is checked, planned, started, run, judged and returned. Its chunks go to a sink (`run.plan`),
+which is memory or a log on disk; nothing here depends on which.
+"""
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from arviz_base import dict_to_dataset
 from jax.sharding import Mesh
-from xarray import DataTree
 
 from momentem.checks import check_count, check_instance
 from momentem.devices._mesh import check_mesh
-from momentem.devices.agreement import agreed, is_first, least, limited
-from momentem.run.diagnostics import convergence, is_short, warn_of_trouble
-from momentem.run.health import Troubles
-from momentem.run.in_memory import History
-from momentem.run.log.fingerprint import fingerprints
-from momentem.run.log.join import joined_troubles, open_parts
-from momentem.run.log.read import Run
-from momentem.run.log.resume import check_processes, continued, stored_trace
-from momentem.run.log.write import MANIFEST, RunLog, create, forget_unbegun, part_of
-from momentem.run.loop import Here, Plan, begin, complete, init
-from momentem.run.trace import as_datatree, attributes
+from momentem.devices.agreement import agree, is_first, smallest, time_limit
+from momentem.run.health import warn
+from momentem.run.in_memory import Memory
+from momentem.run.loop import begin, complete, init
+from momentem.run.plan import Here, Plan, Sink
 from momentem.samplers import sghmc_em, tuned_hmc_em
-from momentem.targets._density import parameter_forms
-from momentem.targets._minibatch import AnyTarget, StochasticTarget
+from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_target
 from momentem.targets._starts import given_starts, starts
+from momentem.targets.parameters import parameter_forms
 from momentem.types import Sampler
 
-__all__ = ["resume", "sample"]
+if TYPE_CHECKING:
+    import xarray
 
-DRAWS, MOST_DRAWS = 1000, 8000  # where their number is left open
+__all__ = ["load", "resume", "sample"]
 
-Judged = tuple[DataTree, Sequence[Troubles]]  # a trace, and the troubles of warm-up and draws
+DRAWS, MOST_DRAWS = 1000, 8000  # if their number is left open
 
 
 def sample(
@@ -55,38 +52,38 @@ def sample(
     keep: Sequence[str] | None = None,
     mesh: Mesh | None = None,
     resume: bool = False,
-) -> DataTree:
-    """Draws from `target` by `sampler`: warm-up, in which it may learn, then draws with what it
+) -> "xarray.DataTree":
+    """Draw from `target` by `sampler`: warm-up, in which it may learn, then draws with what it
     learnt frozen.
 
     Args:
         target: what is sampled.
-        sampler: how, e.g. `momentem.hmc_em(target, ...)`; None tunes itself:
+        sampler: how, e.g. `momentem.hmc_em(target, ...)`. Default: one that tunes itself,
             `momentem.tuned_hmc_em(target)`, or `momentem.sghmc_em(target)` for a minibatch target.
             Wrap it in `momentem.forever` to learn on after warm-up.
-        num_draws: draws per chain; None is 1,000, and of the sampler that tunes itself on a
-            full-data target twice as many, up to 8,000, as long as R-hat or ESS would be warned of.
-        num_warmup: warm-up iterations per chain, at most: a sampler that finds itself settled ends
-            them; kept in the groups `warmup_posterior` and `warmup_sample_stats`.
+        num_draws: draws per chain. Default: 1,000. The default sampler on full data doubles them,
+            up to 8,000, until R-hat and ESS are good.
+        num_warmup: warm-up iterations per chain, at most: a sampler that has settled ends them
+            early. They are kept in the groups `warmup_posterior` and `warmup_sample_stats`.
         num_chains: chains, moved together.
         seed: a whole number; the same seed gives the same draws.
-        positions: a start per chain, as a pytree like `initial` with a leading axis of chains; None
-            draws overdispersed starts around `initial`.
+        positions: a start per chain, as a pytree like `initial` with a leading axis of chains.
+            Default: overdispersed starts around `initial`.
         spread: half-width of those starts, on the unconstrained scale.
-        progress: show a progress bar; it shows in a terminal only.
+        progress: show a progress bar, in a terminal.
         dims: names of the dimensions of parameters, as in ArviZ.
         coords: labels along dimensions, as in ArviZ.
         out: a new folder for a run log: draws go to the disk as they come, memory does not grow
-            with their number, and `momentem.resume` goes on after a crash, to the same bits. None
-            keeps draws in memory.
-        thin: of the draws, and of warm-up, every `thin`-th is kept; divergences of all are counted.
-        keep: names of the parameters whose draws are kept; of the others, mean and variance per
-            chain are in the groups `posterior_mean` and `posterior_variance`, the effective sample
-            size of all chains in `posterior_ess`. None keeps all.
+            with their number, and `momentem.resume` goes on after a crash, to the same bits.
+            Default: draws are kept in memory.
+        thin: keep every `thin`-th draw, and iteration of warm-up. Divergences are counted at all.
+        keep: names of the parameters whose draws are kept. For the others, the groups
+            `posterior_mean` and `posterior_variance` have mean and variance per chain, and
+            `posterior_ess` the effective sample size of all chains. Default: all are kept.
         mesh: devices to divide chains over, from `momentem.mesh()`, which has those of all
-            processes; None is one device.
-        resume: go on with the run in `out` if there is one, as `momentem.resume` does. So the same
-            script starts a run, and starts it again after a crash.
+            processes. Default: one device.
+        resume: go on with the run in `out` if there is one, as `momentem.resume` does, so that the
+            same script starts a run and goes on with it after a crash.
 
     Returns:
         A DataTree in ArviZ's schema, with an `em` group if anything was learnt. With `out`, its
@@ -99,79 +96,20 @@ def sample(
         >>> dict(trace["posterior"]["x"].sizes)
         {'chain': 4, 'draw': 500, 'x_dim_0': 3}
     """
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
-    moving = _chosen(target, sampler)
-    is_left_open = num_draws is None
-    may_double = is_left_open and sampler is None and not isinstance(target, StochasticTarget)
-    num_draws = DRAWS if num_draws is None else num_draws
-    check_count(1, num_draws=num_draws, num_chains=num_chains)
-    check_count(0, num_warmup=num_warmup, seed=seed)
-    if seed >= 2**32:
-        raise ValueError(f"seed must be below 2^32, got {seed}")
-    forms = parameter_forms(target)
-    _check_labels(forms, dims, coords)
-    check_count(1, thin=thin)
-    if thin > num_draws:
-        raise ValueError(f"thin must be at most num_draws = {num_draws}, got {thin}")
-    if out is not None and not isinstance(out, str | os.PathLike):
-        raise TypeError(f"out must be a path, got {out!r} of type {type(out).__name__}")
-    if resume and out is None:
-        raise ValueError("resume needs the folder of a run, got out=None; name one")
-    check_mesh(mesh, num_chains)
-    kept = _kept(list(forms), keep)
-    streamed = tuple(name for name in forms if name not in kept)
-    sizes = (int(num_draws), int(num_warmup), int(num_chains), int(seed), int(thin))
-    plan = Plan(*sizes, kept, streamed, dims, coords)
+    check_target(target)
+    moving = choose_sampler(target, sampler)
+    may_double = sampler is None and not isinstance(target, StochasticTarget)
+    sizes = {"num_warmup": num_warmup, "num_chains": num_chains, "seed": seed, "thin": thin}
+    plan = make_plan(target, num_draws, may_double, keep, dims, coords, **sizes)
+    check_mesh(mesh, plan.num_chains)
+    folder = _check_out(out, resume)
+    if folder is not None and resume and _is_begun(folder):
+        from momentem.run.log.resume import reopen
 
-    if out is not None:
-        check_processes(Path(out))
-
-    def more_logged(num_draws: int) -> Judged:
-        assert out is not None
-        return _logged(Path(out), continued(out, target, moving, num_draws, progress, mesh))
-
-    if out is not None and resume:
-        # all processes, or none: those that were killed before the manifest have nothing to go on
-        if least((part_of(Path(out)) / MANIFEST).is_file()):
-            asked = None if is_left_open else plan.num_draws
-            log = continued(out, target, moving, asked, progress, mesh, plan)
-            return _judged(_logged(Path(out), log), log.plan.num_draws, may_double and more_logged)
-        forget_unbegun(part_of(Path(out)))
-
-    begun = time.perf_counter()
-    starts_key, init_key, run_key, _ = begin(plan.seed)
-    with limited():
-        if positions is None:
-            where = starts(starts_key, target, num_chains, spread)
-        else:
-            where = given_starts(target, positions, num_chains)
-        state = jax.block_until_ready(init(moving, init_key, where, mesh=mesh))
-    here = Here(0, False, state, None)
-    if out is not None:
-        hashes = fingerprints(target, moving, run_key, here.state)
-        log = create(Path(out), plan, forms, hashes, here, mesh)
-        try:
-            complete(target, moving, plan, here, log, progress, mesh)
-        finally:
-            log.close()
-        return _judged(_logged(Path(out), log), plan.num_draws, may_double and more_logged)
-
-    history = History(plan, here)
-
-    def held(is_whole: bool) -> Judged:
-        return _held(history, time.perf_counter() - begun, is_whole), history.troubles
-
-    def more_held(num_draws: int) -> Judged:
-        history.reserve(num_draws)
-        # the sampler is its own frozen self
-        return held(
-            complete(target, moving, plan, history.here, history, progress, mesh, num_draws)
-        )
-
-    is_whole = complete(target, moving, plan, here, history, progress, mesh)
-    if not history.here.iteration:
-        raise KeyboardInterrupt("interrupted before the first draw")
-    return _judged(held(is_whole), plan.num_draws, may_double and more_held)
+        sink, moving, plan = reopen(folder, target, moving, num_draws, mesh, plan)
+    else:
+        sink = open_sink(target, moving, plan, folder, positions, spread, mesh)
+    return run_to_end(target, moving, plan, sink, progress, mesh)
 
 
 def resume(
@@ -181,22 +119,22 @@ def resume(
     num_draws: int | None = None,
     progress: bool = True,
     mesh: Mesh | None = None,
-) -> DataTree:
-    """Goes on with a run that was killed, interrupted, or is to have more draws.
+) -> "xarray.DataTree":
+    """Go on with a run that was killed or interrupted, or that should have more draws.
 
     The draws are those of a run that was never interrupted, bit for bit. So model, data, sampler,
     versions and devices must be the same, and are checked.
 
     Args:
-        folder: that `sample(out=…)` wrote.
-        target: as given to `sample`: models are functions, and are not stored.
+        folder: written by `sample(out=…)`.
+        target: as given to `sample`. Models are functions, which are not stored.
         sampler: as given to `sample`.
-        num_draws: draws per chain in all; None is as many as were asked for.
+        num_draws: draws per chain in all. Default: as many as were asked for.
         progress: show a progress bar.
         mesh: as given to `sample`.
 
     Returns:
-        A DataTree as `sample(out=…)` returns it.
+        A DataTree, as `sample(out=…)` returns it.
 
     Examples:
         >>> import tempfile, momentem as mt
@@ -209,48 +147,134 @@ def resume(
         2000
         >>> del trace; folder.cleanup()
     """
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
-    log = continued(folder, target, _chosen(target, sampler), num_draws, progress, mesh)
-    return _judged(_logged(Path(folder), log), log.plan.num_draws, more=False)
+    from momentem.run.log.resume import reopen
+
+    check_target(target)
+    moving = choose_sampler(target, sampler)
+    log, moving, plan = reopen(Path(folder), target, moving, num_draws, mesh)
+    return run_to_end(target, moving, plan, log, progress, mesh)
 
 
-def _judged(
-    judged: Judged, num_draws: int, more: Callable[[int], Judged] | Literal[False]
-) -> DataTree:
-    """The trace, drawn on by `more`, if any, to twice as many draws while they are too few; what is
-    wrong with it in the end is warned of. The first process judges for all."""
-    while True:
-        trace, troubles = judged
-        found = convergence(trace) if is_first() else None
-        is_last = trace.attrs["is_interrupted"] or 2 * num_draws > MOST_DRAWS
-        if not more or is_last or not agreed(int(is_short(found))):
-            break
-        num_draws *= 2
-        judged = more(num_draws)
+def load(folder: str | os.PathLike[str]) -> "xarray.DataTree":
+    """Return what a run log holds: while its run is going, after it, or after a crash.
+
+    Arrays are read from the folder when they are used, and need no memory until then; `.load()`
+    reads them all. A segment that is not whole is warned of, and the trace ends before it.
+
+    Args:
+        folder: written by `sample(out=…)`.
+
+    Returns:
+        A DataTree, as `sample` returns it.
+
+    Examples:
+        >>> import tempfile, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x**2, initial=0.0)
+        >>> sampler = mt.hmc(target, step_size=1.0, num_steps=2)
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> trace = mt.sample(target, sampler, out=folder.name)
+        >>> mt.load(folder.name)["posterior"].sizes["draw"]
+        1000
+        >>> del trace; folder.cleanup()
+    """
+    from momentem.run.log.join import open_parts, stored_trace
+
+    runs, faults = open_parts(Path(folder))
+    for fault in faults:
+        warn(fault)
+    return stored_trace(runs, is_cut=bool(faults))
+
+
+def make_plan(
+    target: AnyTarget,
+    num_draws: int | None,
+    may_double: bool,
+    keep: Sequence[str] | None,
+    dims: Mapping[str, Sequence[str]] | None,
+    coords: Mapping[str, Any] | None,
+    **sizes: int,
+) -> Plan:
+    """Check what is asked for, and return it. `sizes` are num_warmup, num_chains, seed and thin."""
+    most_draws = MOST_DRAWS if num_draws is None and may_double else 0
+    num_draws = DRAWS if num_draws is None else num_draws
+    check_count(1, num_draws=num_draws, num_chains=sizes["num_chains"], thin=sizes["thin"])
+    check_count(0, num_warmup=sizes["num_warmup"], seed=sizes["seed"])
+    if sizes["seed"] >= 2**32:
+        raise ValueError(f"seed must be below 2^32, got {sizes['seed']}")
+    if sizes["thin"] > num_draws:
+        raise ValueError(f"thin must be at most num_draws = {num_draws}, got {sizes['thin']}")
+    forms = parameter_forms(target)
+    _check_labels(forms, dims, coords)
+    kept = _check_keep(list(forms), keep)
+    return Plan(
+        num_draws=int(num_draws),
+        **{name: int(size) for name, size in sizes.items()},
+        keep=kept,
+        streamed=tuple(name for name in forms if name not in kept),
+        dims=dims,
+        coords=coords,
+        most_draws=max(most_draws, int(num_draws)),
+    )
+
+
+def open_sink(
+    target: AnyTarget,
+    sampler: Sampler,
+    plan: Plan,
+    folder: Path | None,
+    positions: Any,
+    spread: float,
+    mesh: Mesh | None,
+) -> Sink:
+    """Start the chains, and return the sink that their draws go to."""
+    begun = time.perf_counter()
+    starts_key, init_key, run_key, _ = begin(plan.seed)
+    with time_limit():
+        if positions is None:
+            where = starts(starts_key, target, plan.num_chains, spread)
+        else:
+            where = given_starts(target, positions, plan.num_chains)
+        state = jax.block_until_ready(init(sampler, init_key, where, mesh=mesh))
+    here = Here(0, False, state, None)
+    if folder is None:
+        return Memory(plan, here, begun)
+    from momentem.run.log.fingerprint import fingerprints
+    from momentem.run.log.write import create
+
+    hashes = fingerprints(target, sampler, run_key, state)
+    return create(folder, plan, parameter_forms(target), hashes, here, mesh)
+
+
+def run_to_end(
+    target: AnyTarget,
+    sampler: Sampler,
+    plan: Plan,
+    sink: Sink,
+    progress: bool,
+    mesh: Mesh | None,
+) -> "xarray.DataTree":
+    """Run to the end of the plan, double the draws while they are too few and the plan allows it,
+    warn of what is wrong in the end, and return the trace. The first process judges for all."""
+    from momentem.run.diagnostics import convergence, is_short, warn_of_trouble
+
+    try:
+        while True:
+            sampler = complete(target, sampler, plan, sink, progress, mesh)
+            trace = sink.trace()
+            found = convergence(trace) if is_first() else None
+            is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
+            if is_last or not agree(int(is_short(found))):
+                break
+            sink.reserve(2 * sink.num_draws)
+    finally:
+        sink.close()
     if is_first():
-        warn_of_trouble(trace, found, *troubles)
+        warn_of_trouble(trace, found, *sink.troubles)
     return trace
 
 
-def _held(history: History, seconds: float, is_whole: bool) -> DataTree:
-    """The trace of a run in memory."""
-    plan, here = history.plan, history.here
-    attrs = attributes(plan, here.iteration, seconds, is_whole, history.troubles)
-    learnt = {} if history.learnt is None else history.learnt.arrays()
-    final = {name: np.asarray(array) for name, array in learnt.items()}
-    return as_datatree(plan, history.groups(), history.learning, final, here.moments, attrs)
-
-
-def _logged(folder: Path, log: RunLog) -> Judged:
-    """The trace of a run log."""
-    runs = [Run(log.folder, {}, log.plan, log.segments, None)]
-    if jax.process_count() > 1:
-        agreed(0)  # the others' last segments are there, too
-        runs, _ = open_parts(folder)
-    return stored_trace(runs, is_cut=False), joined_troubles(runs)
-
-
-def _chosen(target: AnyTarget, sampler: Sampler | None) -> Sampler:
+def choose_sampler(target: AnyTarget, sampler: Sampler | None) -> Sampler:
+    """Return the sampler, or the default for the target."""
     if sampler is None:
         return sghmc_em(target) if isinstance(target, StochasticTarget) else tuned_hmc_em(target)
     check_instance(
@@ -259,7 +283,32 @@ def _chosen(target: AnyTarget, sampler: Sampler | None) -> Sampler:
     return sampler
 
 
-def _kept(names: list[str], keep: Sequence[str] | None) -> tuple[str, ...]:
+def _check_out(out: str | os.PathLike[str] | None, resume: bool) -> Path | None:
+    if out is None:
+        if resume:
+            raise ValueError("resume needs the folder of a run, got out=None; name one")
+        return None
+    if not isinstance(out, str | os.PathLike):
+        raise TypeError(f"out must be a path, got {out!r} of type {type(out).__name__}")
+    from momentem.run.log.resume import check_processes
+
+    check_processes(Path(out))
+    return Path(out)
+
+
+def _is_begun(folder: Path) -> bool:
+    """Return whether all processes have a run to go on with. One that was killed before its
+    manifest was written has none: what it left is cleared."""
+    from momentem.run.log.folder import MANIFEST, forget_unbegun, part_of
+
+    part = part_of(folder)
+    if smallest((part / MANIFEST).is_file()):
+        return True
+    forget_unbegun(part)
+    return False
+
+
+def _check_keep(names: list[str], keep: Sequence[str] | None) -> tuple[str, ...]:
     if keep is None:
         return tuple(names)
     if isinstance(keep, str) or not isinstance(keep, Sequence) or not keep:
@@ -276,8 +325,10 @@ def _check_labels(
     dims: Mapping[str, Sequence[str]] | None,
     coords: Mapping[str, Any] | None,
 ) -> None:
-    """Refuses dims and coords that the result could not be labelled with, before anything is
+    """Refuse dims and coords that the result could not be labelled with, before anything is
     drawn."""
+    from arviz_base import dict_to_dataset
+
     if strangers := sorted(set(dims or {}) - set(forms)):
         raise ValueError(
             f"dims names {strangers[0]!r}, which is no parameter; they are {list(forms)}"

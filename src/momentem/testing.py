@@ -2,6 +2,7 @@
 
     check_kernel(make)       the contract of a Kernel, for every kind of mass and every float dtype
     check_sampler(make)      the contract of a Sampler
+    check_mass(mass)         the contract of a mass: how it acts, and how it is learnt
     invariance(…)            the smallest p-value of a test that a kernel leaves a known
                              distribution alone
 
@@ -18,17 +19,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.stats import ks_2samp
 
-from momentem.masses.all import DenseMass, DiagonalMass, LowRankMass
+from momentem.masses import (
+    DenseMass,
+    DiagonalMass,
+    LearnableMass,
+    LowRankMass,
+    MatrixMass,
+    WindowMass,
+)
 from momentem.targets._dataset import dataset
 from momentem.targets._density import Target, density
 from momentem.targets._minibatch import AnyTarget, StochasticTarget
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, PRNGKey, Sampler
 
-__all__ = ["check_kernel", "check_sampler", "invariance", "minibatch_target", "skewed_target"]
+__all__ = [
+    "check_kernel",
+    "check_mass",
+    "check_sampler",
+    "invariance",
+    "minibatch_target",
+    "skewed_target",
+]
 
-NUM_CHAINS, NUM_STEPS = 3, 8
+NUM_CHAINS = 3
 
 
 def _skewed(parameters: dict[str, Array]) -> Array:
@@ -129,17 +143,20 @@ def check_kernel(
     make: Callable[[Any], Kernel],
     step_size: float = 0.1,
     target: Callable[[Any], AnyTarget] = skewed_target,
+    learnt: Callable[[Learnt], Learnt] | None = None,
 ) -> None:
-    """Checks the contract of a kernel.
+    """Check the contract of a kernel.
 
     jit agrees with eager, in the widest dtype; vmap over chains agrees with a loop; dtypes, shapes
-    and structure are kept; the same key gives the same step and another key another; no key is used
-    twice; the gradient in Info is that of the target, unless gradient noise is told of.
+    and structure are kept; what the kernel leaves open is complete, and what its chains share keeps
+    its form; the same key gives the same step and another key another; no key is used twice; the
+    gradient in Info is that of the target, unless gradient noise is reported.
 
     Args:
         make: builds the kernel for a target.
         step_size: one at which the kernel is stable on a target of unit scale.
         target: what it is checked on, from a dtype.
+        learnt: (what is learnt, at the kernel's own defaults) -> what it is checked with.
 
     Examples:
         >>> import momentem as mt
@@ -149,10 +166,11 @@ def check_kernel(
         posterior = target(dtype)
         kernel = make(posterior)
         assert isinstance(kernel, Kernel), f"make must return a Kernel, got {type(kernel).__name__}"
-        noise, thermostat_mass = jnp.full_like(posterior.initial, 0.5), jnp.array(3.0, dtype)
         for mass in masses:
-            learnt = Learnt(mass, jnp.array(step_size, dtype), noise, thermostat_mass)
-            _check_kernel(kernel, posterior, learnt, dtype)
+            given = kernel.complete(Learnt(mass, jnp.array(step_size, dtype)))
+            given = given if learnt is None else kernel.complete(learnt(given))
+            _check_same_form(given, kernel.complete(given), "learnt, completed twice,")
+            _check_kernel(kernel, posterior, given, dtype)
 
 
 def _is_widest(dtype: Any) -> bool:
@@ -161,10 +179,15 @@ def _is_widest(dtype: Any) -> bool:
 
 
 def _check_kernel(kernel: Kernel, target: AnyTarget, learnt: Learnt, dtype: Any) -> None:
-    init_key, *keys = jax.random.split(jax.random.key(0), 1 + NUM_CHAINS)
-    step = jax.jit(lambda kernel, key, state: kernel.step(key, state, learnt))
+    init_key, share_key, *keys = jax.random.split(jax.random.key(0), 2 + NUM_CHAINS)
     with jax.debug_key_reuse(True):
         state = kernel.init(init_key, target.initial, learnt)
+        if kernel.share is not None:
+            shared = kernel.share(share_key, learnt)
+            _check_same_form(learnt, shared, "learnt, as chains share it,")
+            learnt = shared
+    step = jax.jit(lambda kernel, key, state: kernel.step(key, state, learnt))
+    with jax.debug_key_reuse(True):
         eager = kernel.step(keys[0], state, learnt) if _is_widest(dtype) else None
     after, info = step(kernel, keys[0], state)
     if eager is not None:
@@ -189,18 +212,21 @@ def _check_kernel(kernel: Kernel, target: AnyTarget, learnt: Learnt, dtype: Any)
 
 
 def check_sampler(
-    make: Callable[[Any], Sampler], target: Callable[[Any], AnyTarget] = skewed_target
+    make: Callable[[Any], Sampler],
+    target: Callable[[Any], AnyTarget] = skewed_target,
+    num_steps: int = 8,
 ) -> None:
-    """Checks the contract of a sampler.
+    """Check the contract of a sampler.
 
     jit agrees with eager, in the widest dtype; a second call, and a call with a sampler made anew,
     do not compile again; dtypes, shapes and structure are kept, through M-steps too; chains differ;
     the same key gives the same step and no key is used twice; raw keys and misshapen positions are
-    refused; freezing keeps what is learnt.
+    refused; freezing keeps the mass, and after it nothing that is learnt changes.
 
     Args:
         make: builds the sampler for a target.
         target: what it is checked on, from a dtype.
+        num_steps: steps of 3 chains in which a sampler that learns has at least one M-step.
 
     Examples:
         >>> import momentem as mt
@@ -212,10 +238,12 @@ def check_sampler(
         assert isinstance(sampler, Sampler), (
             f"make must return a Sampler, got {type(sampler).__name__}"
         )
-        _check_sampler(sampler, make(target(dtype)), posterior, dtype)
+        _check_sampler(sampler, make(target(dtype)), posterior, dtype, num_steps)
 
 
-def _check_sampler(sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: Any) -> None:
+def _check_sampler(
+    sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: Any, num_steps: int
+) -> None:
     init_key, step_key, other_key = jax.random.split(jax.random.key(0), 3)
     positions = jnp.broadcast_to(target.initial, (NUM_CHAINS, len(target.initial)))
     for wrong in ((jax.random.key_data(init_key), positions), (init_key, positions[:, :-1])):
@@ -251,7 +279,7 @@ def _check_sampler(sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: An
     )
     assert len(np.unique(np.asarray(info.chains.position), axis=0)) > 1, "chains must differ"
 
-    for key in jax.random.split(other_key, NUM_STEPS):
+    for key in jax.random.split(other_key, num_steps):
         after, info = step(sampler, key, after)
         _check_info(info.chains, positions.shape, dtype)
     assert num_traces == 1, "a step must not compile again: its state changes in (weak) type"
@@ -261,9 +289,103 @@ def _check_sampler(sampler: Sampler, twin: Sampler, target: AnyTarget, dtype: An
     learnt = sampler.learnt(after)
     assert learnt is None or isinstance(learnt, Learnt), "learnt must return a Learnt or None"
     if info.learning:
-        assert int(info.learning["num_m_steps"]) > 0, f"no M-step in {NUM_STEPS} steps of 3 chains"
-    _agree(frozen.learnt(frozen_state), learnt, "what is learnt, frozen", dtype)
-    jax.jit(frozen.step)(other_key, frozen_state)
+        assert int(info.learning["num_m_steps"]) > 0, f"no M-step in {num_steps} steps of 3 chains"
+    before = frozen.learnt(frozen_state)
+    if learnt is not None and before is not None:
+        _agree(before.mass, learnt.mass, "the mass, frozen", dtype)
+    frozen_step = jax.jit(frozen.step)
+    for key in jax.random.split(init_key, num_steps):
+        frozen_state, _ = frozen_step(key, frozen_state)
+    _agree(frozen.learnt(frozen_state), before, "what is learnt, after freezing", dtype)
+
+
+def check_mass(mass: Any) -> None:
+    """Check the contract of a mass: how it acts, against its own matrix, and, as far as it declares
+    it (`momentem.masses`), how it is learnt.
+
+    Args:
+        mass: of at least two dimensions, with entries of order 1, and not diagonal if it can be.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> mt.testing.check_mass(mt.diagonal_mass(jnp.array([1.0, 4.0])))
+    """
+    assert isinstance(mass, Mass), f"{type(mass).__name__} lacks members of momentem.Mass"
+    assert hasattr(mass, "_fields"), f"{type(mass).__name__} must be a NamedTuple of arrays"
+    diagonal = mass.inverse_mass_diagonal()
+    dim, dtype = len(diagonal), diagonal.dtype
+    identity = jnp.eye(dim, dtype=dtype)
+
+    def matrix(act: Callable[[Array], Array]) -> np.ndarray:
+        return np.asarray(jax.vmap(act)(identity)).T  # columns: what becomes of the unit vectors
+
+    inverse, factor = matrix(mass.velocity), matrix(mass.colour)
+    p = jax.random.normal(jax.random.key(0), (dim,), dtype)
+    same = matrix(lambda x: mass.transport(x, mass))
+    expected = {
+        "F F' M_I = I, of colour and velocity": (factor @ factor.T @ inverse, identity),
+        "whiten is the inverse of colour": (matrix(mass.whiten) @ factor, identity),
+        "drift is F^-T": (factor.T @ matrix(mass.drift), identity),
+        "unfold is the inverse of drift": (matrix(mass.unfold), factor.T),
+        "transport from itself changes nothing": (same, identity),
+        "kinetic_energy is p' M_I p / 2": (mass.kinetic_energy(p), p @ inverse @ p / 2),
+        "log_determinant is log |M|": (mass.log_determinant(), -np.linalg.slogdet(inverse)[1]),
+        "inverse_mass_diagonal": (diagonal, np.diagonal(inverse)),
+        "is_proper": (mass.is_proper(), True),
+    }
+    for what, (found, wanted) in expected.items():
+        _agree(jnp.asarray(found), jnp.asarray(wanted), what, dtype)
+    condition = float(mass.condition_number())  # may be a bound, by a few power iterations
+    assert 0.9 <= condition / np.linalg.cond(inverse) <= 1.001, "condition_number is off"
+    draws = jax.vmap(mass.sample)(jax.random.split(jax.random.key(1), 20_000))
+    spread = np.cov(np.asarray(jax.vmap(mass.whiten)(draws)).T)
+    assert np.abs(spread - np.eye(dim)).max() < 5 * (2 / 20_000) ** 0.5, "sample is not of N(0, M)"
+    if isinstance(mass, LearnableMass):
+        _check_learnable(mass, inverse, dtype)
+    if isinstance(mass, MatrixMass):
+        _check_matrix_mass(mass, inverse, dtype)
+    if isinstance(mass, WindowMass):
+        _check_window_mass(mass, dim, dtype)
+
+
+def _check_learnable(mass: Any, inverse: np.ndarray, dtype: Any) -> None:
+    """Averages, variances, and gradient noise in the mass's frame."""
+    variances = jnp.full(len(inverse), 2.0, dtype)
+    even = mass.with_variances(variances)
+    _check_same_form(mass, even, "a mass with_variances")
+    _agree(even.inverse_mass_diagonal(), variances, "with_variances", dtype)
+    averaged = mass.average(even, jnp.array(0.25, dtype))
+    _check_same_form(mass, averaged, "an averaged mass")
+    wanted = jnp.asarray(0.75 * np.diagonal(inverse) + 0.25 * 2.0)
+    _agree(averaged.inverse_mass_diagonal(), wanted, "the diagonal of an average", dtype)
+    noise = jnp.linspace(1.0, 2.0, len(inverse), dtype=dtype)
+    framed, again = mass.with_frame(mass.noise_matrix(noise))
+    _check_same_form(mass, framed, "a mass with_frame")
+    _agree(jnp.sort(again), noise, "with_frame is the inverse of noise_matrix", dtype)
+
+
+def _check_matrix_mass(mass: Any, inverse: np.ndarray, dtype: Any) -> None:
+    """The algebra of matrices, as far as the mass's structure can represent them."""
+    a = mass.inverse_mass
+    again = mass.from_inverse_mass(mass.inverse(mass.inverse(a)))
+    matrix = jax.vmap(again.velocity)(jnp.eye(len(inverse), dtype=dtype))
+    _agree(matrix, jnp.asarray(inverse), "from_inverse_mass of inverse of inverse", dtype)
+    _agree(mass.geometric_mean_inverse(a, mass.inverse(a)), a, "A # (A^-1)^-1 = A", dtype)
+    x = jax.random.normal(jax.random.key(2), (3, len(inverse)), dtype)
+    trace = np.einsum("ni,ij,nj->", x, inverse, x)
+    _agree(mass.contract(mass.outer(x)), jnp.asarray(trace, dtype), "contract of outer", dtype)
+    many = jnp.array(10**9)
+    _agree(mass.shrink(a, many, 2), a, "shrink with many samples changes nothing", dtype)
+
+
+def _check_window_mass(mass: Any, dim: int, dtype: Any) -> None:
+    """Learnt from draws of a normal with variances 4, whose scores are -x / 4."""
+    draws = 2 * jax.random.normal(jax.random.key(3), (20 * dim, dim), dtype)
+    learnt = mass.from_window(draws, -draws / 4)
+    _check_same_form(mass, learnt, "a mass from_window")
+    variances = jnp.full(dim, 4.0, dtype)
+    found = learnt.inverse_mass_diagonal()
+    assert bool(jnp.all(jnp.abs(found / variances - 1) < 0.2)), f"from_window gives {found}"
 
 
 def invariance(
@@ -306,6 +428,8 @@ def invariance(
     keys = (jax.random.split(init_key, num_draws), jax.random.split(step_key, num_draws))
     moved = jax.jit(jax.vmap(one_step))(*keys, exact(start_key, num_draws))
     fresh = exact(fresh_key, 4 * num_draws)
+    from scipy.stats import ks_2samp  # half a second to import, and needed here alone
+
     pairs = zip(_features(moved), _features(fresh), strict=True)
     tests: list[Any] = [ks_2samp(a, b) for a, b in pairs]
     return min(float(test.pvalue) for test in tests)

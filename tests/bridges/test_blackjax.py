@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.masses.all import DenseMass
+from momentem.masses import DenseMass
 from momentem.testing import check_kernel, invariance, skewed_target
 
 blackjax = pytest.importorskip("blackjax")

@@ -12,7 +12,7 @@ from numpyro.infer.util import constrain_fn, potential_energy
 
 import momentem as mt
 from momentem.bridges.foreign import usual_promotion
-from momentem.types import Static
+from momentem.pytrees import Static
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

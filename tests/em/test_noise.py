@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.em.m_steps.all import Noises
-from momentem.pytrees import found
-from momentem.targets.control_variates import Anchor, anchored
+from momentem.em.m_steps._noise import Noises
+from momentem.pytrees import find_node
+from momentem.targets.control_variates import Anchor, anchor_at
 
 from noisy_targets import (
     DIM,
@@ -57,8 +57,8 @@ def by_hand(structure, share=2.0, friction=0.5, max_step_size=0.3, rate=1.0, old
     target = noisy_gaussian(PRECISION, NO_NOISE, information_scale=SCALE, prior=PRIOR)
     mass = mt.dense_mass(np.eye(DIM)) if structure == "dense" else mt.diagonal_mass(np.ones(DIM))
     noise = jnp.zeros(DIM) if old_noise is None else jnp.asarray(old_noise)
-    learnt = mt.Learnt(mass, jnp.array(1e-8), noise, jnp.array(3.0))
-    m_step = mt.m_steps.noise(target, friction, share, max_step_size)
+    learnt = mt.Learnt(mass, jnp.array(1e-8), noise=noise)
+    m_step = mt.m_steps.noise(mt.kernels.sghmc(target, 1, friction), share, max_step_size)
     statistic = m_step.init(mass, 100)
     # what was gathered before it was emptied must not count
     statistic = statistic._replace(noise=statistic.noise + 7, num_noises=jnp.array(5))
@@ -103,8 +103,8 @@ def test_step_size_is_bounded():
 
 def test_step_size_is_the_bound_without_noise():
     target = noisy_gaussian(PRECISION, NO_NOISE, prior=PRIOR)
-    m_step = mt.m_steps.noise(target, 0.5)
-    learnt = mt.Learnt(mt.dense_mass(np.eye(DIM)), jnp.array(1e-8), jnp.zeros(DIM), jnp.array(3.0))
+    m_step = mt.m_steps.noise(mt.kernels.sghmc(target, 1, 0.5))
+    learnt = mt.Learnt(mt.dense_mass(np.eye(DIM)), jnp.array(1e-8), noise=jnp.zeros(DIM))
     statistic = m_step.init(learnt.mass, 100)
     zeros = jnp.zeros((50, 4, DIM))
     statistic = m_step.update(statistic, info_of(zeros, zeros, jnp.ones((50, DIM))), learnt)
@@ -114,7 +114,7 @@ def test_step_size_is_the_bound_without_noise():
     np.testing.assert_allclose(after.noise, np.zeros(DIM), atol=1e-12)
 
 
-def test_precision_and_noise_are_averaged():
+def test_inverse_mass_and_noise_are_averaged():
     old_noise = np.array([3.0, 4.0, 5.0])  # in the frame of the identity: V_old is this diagonal
     learnt, noise, information = by_hand("dense", rate=0.3, old_noise=old_noise)
     F = np.asarray(learnt.mass.factor)
@@ -132,9 +132,9 @@ def test_the_first_noise_is_not_averaged_with_none():
 
 def test_a_negative_prior_curvature_counts_for_nothing():
     target = noisy_gaussian(PRECISION, V, information_scale=SCALE, prior=[-5.0, 1.0, 1.0])
-    m_step = mt.m_steps.noise(target, 0.5)
+    m_step = mt.m_steps.noise(mt.kernels.sghmc(target, 1, 0.5))
     mass = mt.diagonal_mass(np.ones(DIM))
-    learnt = mt.Learnt(mass, jnp.array(1e-8), jnp.zeros(DIM), jnp.array(3.0))
+    learnt = mt.Learnt(mass, jnp.array(1e-8), noise=jnp.zeros(DIM))
     ones = jnp.ones(DIM)
     statistic = Noises(jnp.array(10), jnp.array(10), 10 * ones, 10 * ones, ones)
     estimate = m_step.estimate(statistic, learnt)
@@ -144,8 +144,8 @@ def test_a_negative_prior_curvature_counts_for_nothing():
 def test_divergent_chains_do_not_dilute_the_noise():
     """Their samples are told as zeros, which are no samples."""
     target = noisy_gaussian(PRECISION, V, information_scale=SCALE, prior=PRIOR)
-    m_step = mt.m_steps.noise(target, 0.5)
-    learnt = mt.Learnt(mt.dense_mass(np.eye(DIM)), jnp.array(1e-8), jnp.zeros(DIM), jnp.array(3.0))
+    m_step = mt.m_steps.noise(mt.kernels.sghmc(target, 1, 0.5))
+    learnt = mt.Learnt(mt.dense_mass(np.eye(DIM)), jnp.array(1e-8), noise=jnp.zeros(DIM))
     samples = numbers(1, (40, 25, DIM))
     diverging = np.arange(40) % 2 == 0
     told = np.where(diverging[:, None, None], 0.0, samples)
@@ -242,10 +242,10 @@ def test_control_variates_that_follow_the_draws_end_at_the_mean():
     sampler = mt.sghmc_em(mt.control_variate(target._replace(initial=far)))
     state, _ = scan(sampler, sampler.init(jax.random.key(0), jnp.tile(far, (32, 1))), 150)
     anchor = sampler.learnt(state).anchor
-    value, gradient = jax.value_and_grad(target.logdensity)(anchor.position)
-    np.testing.assert_allclose(anchor.gradient, gradient, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(anchor.value, value, rtol=1e-9)
-    off = (np.asarray(anchor.position) - mean) @ np.linalg.inv(root(covariance))
+    value, gradient = jax.value_and_grad(target.logdensity)(anchor["position"])
+    np.testing.assert_allclose(anchor["gradient"], gradient, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(anchor["value"], value, rtol=1e-9)
+    off = (np.asarray(anchor["position"]) - mean) @ np.linalg.inv(root(covariance))
     assert np.linalg.norm(off) < 0.5
     assert float(sampler.learnt(state).step_size) > 0.2  # without them 0.07
     frozen, frozen_state = sampler.freeze(state)
@@ -262,11 +262,11 @@ def test_an_anchor_with_another_place_s_gradient_is_seen():
     controlled = mt.control_variate(target)
     kernel = mt.kernels.following(mt.kernels.sghmc(controlled, 10, 0.5))
     precision = mt.dense_mass(covariance)
-    anchor = found(Anchor, controlled)
-    away = anchored(target, jnp.asarray(mean + np.sqrt(np.diag(covariance))), anchor.follows)
+    anchor = find_node(Anchor, controlled)
+    away = anchor_at(target, jnp.asarray(mean + np.sqrt(np.diag(covariance))))
     means = {}
-    for name, gradient in {"right": away.gradient, "wrong": anchor.gradient}.items():
-        moved = away._replace(gradient=gradient)
+    for name, gradient in {"right": away["gradient"], "wrong": anchor.gradient}.items():
+        moved = away | {"gradient": gradient}
         sampler = mt.fixed(kernel, mt.Learnt(precision, 0.2, anchor=moved))
         state = sampler.init(jax.random.key(0), jnp.tile(jnp.asarray(mean), (32, 1)))
         _, info = scan(sampler, state, 300)

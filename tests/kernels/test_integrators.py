@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from momentem.kernels.integrators import PhasePoint, leapfrog
-from momentem.masses.all import dense_mass
+from momentem.masses import dense_mass
 
 from broken_leapfrogs import gradient_sign, half_position_step, mass_for_its_inverse, one_sided
 

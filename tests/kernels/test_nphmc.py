@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.kernels._nphmc import (
-    NosePoint,
-    energy_excess,
-    generalised_leapfrog,
-    nphmc,
-    quadratic_root,
-)
+from momentem.kernels import nose, nphmc
+from momentem.kernels.nose import NosePoint, energy_excess, generalised_leapfrog, quadratic_root
 
 from noisy_targets import DIM, MASS, NO_NOISE, PRECISION, moments_on_r3, potential
 
@@ -222,7 +217,7 @@ def test_a_divergence_is_flagged_and_undone(logdensity, step_size, thermostat_ma
 
 def test_a_scale_out_of_bounds_is_a_divergence(monkeypatch):
     assert not bool(one_draw(lambda x: -0.5 * x[0] ** 2, 0.1, 1.0)[1].stats["diverging"])
-    monkeypatch.setattr(module, "MAX_LOG_SCALE", 0.01)
+    monkeypatch.setattr(nose, "MAX_LOG_SCALE", 0.01)
     assert bool(one_draw(lambda x: -0.5 * x[0] ** 2, 0.1, 1.0)[1].stats["diverging"])
 
 

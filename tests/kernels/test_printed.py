@@ -8,8 +8,8 @@ from jax.tree_util import Partial
 from scipy.linalg import solve_discrete_lyapunov
 
 import momentem as mt
-from momentem.kernels._sg_nphmc import fresh_thermostat
-from momentem.kernels._sgnht import SGNHTState
+from momentem.kernels.langevin import ThermostatState
+from momentem.kernels.nose import draw_thermostat
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
 
 from noisy_targets import (
@@ -92,7 +92,7 @@ def test_the_sgnht_step_is_the_printed_one():
     target, learnt = noisy_gaussian(PRECISION, NO_NOISE), learnt_for(NO_NOISE, 0.05)
     theta, y, xi = jnp.ones(DIM), jnp.array([0.3, -0.2, 1.0]), jnp.array(0.7)
     found, _ = sgnht_printed(target, 1, 1e-30).step(
-        jax.random.key(0), SGNHTState(theta, y, xi), learnt
+        jax.random.key(0), ThermostatState(theta, y, xi), learnt
     )
     p, inverse, theta = np.asarray(learnt.mass.colour(y)), np.linalg.inv(MASS), np.ones(DIM)
     p = p - 0.05 * 0.7 * inverse @ p - 0.05 * PRECISION @ theta
@@ -172,7 +172,7 @@ def refresh_as_printed(key, state, learnt):
     momentum_key, thermostat_key = jax.random.split(key)
     return state._replace(
         whitened=jax.random.normal(momentum_key, (DIM,)),
-        thermostat=fresh_thermostat(thermostat_key, learnt.thermostat_mass),
+        thermostat=draw_thermostat(thermostat_key, learnt.thermostat_mass),
     )
 
 

@@ -10,7 +10,9 @@ from jax.tree_util import Partial
 from scipy.integrate import solve_ivp
 
 import momentem as mt
-from momentem.kernels._sg_nphmc import SGNPHMCState, fresh_thermostat, sg_nphmc
+from momentem.kernels import sg_nphmc
+from momentem.kernels.langevin import ThermostatState
+from momentem.kernels.nose import draw_thermostat
 
 from noisy_targets import (
     DIM,
@@ -86,7 +88,7 @@ def skewed_target(offset=0.0, noise=0.0):
 def start(Q=2.0):
     theta, y = jnp.array([0.7, -0.4, 0.9]), jnp.array([0.5, 1.2, -0.8])
     learnt = learnt_for(NO_NOISE, 0.05)._replace(thermostat_mass=jnp.array(Q))
-    return SGNPHMCState(theta, y, jnp.array(0.6)), learnt
+    return ThermostatState(theta, y, jnp.array(0.6)), learnt
 
 
 def test_the_step_is_that_of_the_derivation():
@@ -195,7 +197,7 @@ def redraw_momentum(key, state, learnt):
 def redraw_both(key, state, learnt):
     momentum_key, thermostat_key = jax.random.split(key)
     state = redraw_momentum(momentum_key, state, learnt)
-    return state._replace(thermostat=fresh_thermostat(thermostat_key, learnt.thermostat_mass))
+    return state._replace(thermostat=draw_thermostat(thermostat_key, learnt.thermostat_mass))
 
 
 # Tolerances: the bias that maths 6.3 reports at this step size, and 5 standard errors from between

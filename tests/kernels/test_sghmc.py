@@ -10,7 +10,7 @@ import pytest
 from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
 
 import momentem as mt
-from momentem.kernels._sghmc import SGHMCState
+from momentem.kernels.langevin import LangevinState
 
 from noisy_targets import (
     DIM,
@@ -89,7 +89,7 @@ def linear_map(monkeypatch, target, learnt, friction=A, num_steps=1, is_held=Fal
 
     def flat(inputs):
         z, normals, minibatch = jnp.split(inputs, np.cumsum(sizes)[:-1])
-        state = SGHMCState(z[:dim], z[dim:])
+        state = LangevinState(z[:dim], z[dim:])
         state = step(state, normals.reshape(num_steps, dim), minibatch.reshape(shape))
         return jnp.concatenate([state.position, state.whitened])
 

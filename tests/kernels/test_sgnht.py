@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import momentem as mt
-from momentem.kernels._sgnht import CCAdLState, SGNHTState
+from momentem.kernels._ccadl import CCAdLState
+from momentem.kernels.langevin import ThermostatState, thermal
 
 from noisy_targets import (
     DIM,
@@ -192,8 +193,8 @@ def test_step_is_that_of_the_dynamics(name, monkeypatch):
     theta, y = jax.random.normal(jax.random.key(0), (2, DIM))
     X = jax.random.normal(jax.random.key(1), (DIM, DIM)) + 2 * jnp.eye(DIM)
     state, friction, heating = {
-        "sgnht": (SGNHTState(theta, y, jnp.array(1.7)), 1.7 * EYE, (y @ y - DIM) / MU),
-        "matrix_sgnht": (SGNHTState(theta, y, X), X, (jnp.outer(y, y) - EYE) / MU),
+        "sgnht": (ThermostatState(theta, y, jnp.array(1.7)), 1.7 * EYE, (y @ y - DIM) / MU),
+        "matrix_sgnht": (ThermostatState(theta, y, X), X, (jnp.outer(y, y) - EYE) / MU),
         "ccadl": (
             CCAdLState(theta, y, jnp.array(1.7), jnp.asarray(2 / eps * W)),
             1.7 * EYE + W,
@@ -244,9 +245,9 @@ def test_thermal_is_exact_for_every_friction():
     for xi in (-3.0, -1e-3, -1e-7, 0.0, 1e-7, 1e-3, 3.0):
         variance = 2 * A * eps if xi == 0 else A * -np.expm1(-2 * xi * eps) / xi
         args = jnp.array(xi), A, jnp.array(eps)
-        mean = module._thermal(*args, y, jnp.zeros(1))
+        mean = thermal(*args, y, jnp.zeros(1))
         np.testing.assert_allclose(mean, [np.exp(-xi * eps)], rtol=1e-12)
-        spread = module._thermal(*args, 0 * y, jnp.ones(1))
+        spread = thermal(*args, 0 * y, jnp.ones(1))
         np.testing.assert_allclose(spread, [np.sqrt(variance)], rtol=1e-6)
 
 
@@ -332,8 +333,7 @@ def mass_for_its_inverse(monkeypatch):
 
 
 def noise_of_twice_the_friction(monkeypatch):
-    thermal = module._thermal
-    monkeypatch.setattr(module, "_thermal", lambda xi, a, eps, y, z: thermal(xi, a, eps, y, 2 * z))
+    monkeypatch.setattr(module, "thermal", lambda xi, a, eps, y, z: thermal(xi, a, eps, y, 2 * z))
 
 
 @pytest.mark.parametrize(

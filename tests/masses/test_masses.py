@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentem.masses.all import DenseMass, dense_mass, diagonal_mass, low_rank_mass
+from momentem.masses import DenseMass, dense_mass, diagonal_mass, low_rank_mass
 
 DIM, RANK = 5, 2
 

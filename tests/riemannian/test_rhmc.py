@@ -16,7 +16,7 @@ from momentem.kernels.integrators import PhasePoint, leapfrog
 from momentem.riemannian.fixed_points import iterations, until
 from momentem.testing import invariance
 
-module = import_module("momentem.riemannian._rhmc")  # `momentem.kernels.rhmc` is the factory
+module = import_module("momentem.riemannian._rhmc")  # `momentem.riemannian.rhmc` is the factory
 
 # --- targets with exact draws, each with a metric that depends on the position ------------------
 

@@ -10,7 +10,7 @@ import pytest
 from jax.tree_util import Partial
 
 import momentem as mt
-from momentem.kernels._sg_nphmc import SGNPHMCState
+from momentem.kernels.langevin import ThermostatState
 from momentem.riemannian.fixed_points import iterations
 from momentem.targets._minibatch import NoisyGradient, StochasticTarget
 
@@ -141,7 +141,7 @@ def test_a_constant_metric_is_a_mass(num_steps):
     factor = jnp.linalg.cholesky(G)
     mass = mt.DenseMass(jnp.linalg.inv(G), factor, jnp.linalg.inv(factor).T)
     learnt = mt.Learnt(mass, jnp.array(0.1), jnp.full(DIM, 0.7), jnp.array(3.0))
-    state = SGNPHMCState(jnp.ones(DIM), jnp.array([0.3, -0.4, 0.5]), jnp.array(0.2))
+    state = ThermostatState(jnp.ones(DIM), jnp.array([0.3, -0.4, 0.5]), jnp.array(0.2))
     flat = mt.kernels.sg_nphmc(target, num_steps).step
     curved = mt.riemannian.sgr_nphmc(target, metric, 0.1, num_steps, noise=0.7).step
     key = jax.random.key(3)

@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import momentem as mt
-from momentem.pytrees import found
+from momentem.pytrees import find_node
 from momentem.run import loop
 from momentem.targets.streams import Window, turned
 
@@ -104,7 +104,7 @@ def errors(scale, num_windows=600):
         found = jax.vmap(target.noisy_gradient, in_axes=(0, None))
         return jnp.mean(found(target.batches(key, mt.types.Static(64)), position).gradient, axis=0)
 
-    window = found(Window, target)
+    window = find_node(Window, target)
     means = np.stack(
         [gradients(turned(target, window, 3 * i), mt.key(i)) for i in range(num_windows)]
     )

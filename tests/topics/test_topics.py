@@ -9,6 +9,7 @@ import pytest
 from jax.scipy.special import gammaln
 from scipy import stats
 
+from momentem.pytrees import Static
 from momentem.topics import TopicModel, evaluation, local, runs, starts
 from momentem.topics.corpus import corpus, split_words
 from momentem.topics.fit import Fit, fit, joined
@@ -23,7 +24,6 @@ from momentem.topics.model import (
     topics_of,
 )
 from momentem.topics.recipes import recipe
-from momentem.types import Static
 
 PHI = np.array([[0.6, 0.1], [0.3, 0.3], [0.1, 0.6]])
 R = np.array([0.4, 0.9])

@@ -11,10 +11,7 @@ import pytest
 
 import momentem as mt
 from momentem.run import loop
-from momentem.tuning import path_length as turns
-from momentem.tuning import stuck_chains as refusals
-from momentem.tuning import warmup
-from momentem.tuning.step_size import started, updated
+from momentem.tuning import path_length, step_size, stuck_chains, warmup
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -170,7 +167,7 @@ def test_a_chain_that_is_refused_takes_shorter_steps_until_it_moves():
 
 @pytest.mark.filterwarnings("ignore::momentem.SamplingWarning")
 def test_without_shorter_steps_it_stays(monkeypatch):
-    monkeypatch.setattr(refusals, "LIMIT", np.inf)
+    monkeypatch.setattr(stuck_chains, "LIMIT", np.inf)
     trace = run_with_one_chain_far_out(is_renamed=True)
     assert max_rhat(trace) > 1.02
 
@@ -178,25 +175,25 @@ def test_without_shorter_steps_it_stays(monkeypatch):
 def test_refusals_are_summed_and_forgotten():
     sums = jnp.zeros(2)
     for _ in range(10):
-        sums = refusals.summed(sums, jnp.array([0.0, 0.8]))
+        sums = stuck_chains.sum_refusals(sums, jnp.array([0.0, 0.8]))
     np.testing.assert_allclose(sums, [4.0, 0.0])
-    np.testing.assert_allclose(refusals.pace(sums), [np.exp(-2), 1.0])
-    assert bool(refusals.is_any_stuck(sums))
+    np.testing.assert_allclose(stuck_chains.pace_of(sums), [np.exp(-2), 1.0])
+    assert bool(stuck_chains.is_any_stuck(sums))
     for _ in range(5):
-        sums = refusals.summed(sums, jnp.array([1.0, 0.8]))
-    np.testing.assert_array_equal(refusals.pace(sums), 1.0)
-    assert not bool(refusals.is_any_stuck(sums))
+        sums = stuck_chains.sum_refusals(sums, jnp.array([1.0, 0.8]))
+    np.testing.assert_array_equal(stuck_chains.pace_of(sums), 1.0)
+    assert not bool(stuck_chains.is_any_stuck(sums))
 
 
-def turned(periods, path=1.5, num_iterations=2000, refused=0.0):
+def turns_of(periods, path=1.5, num_iterations=2000, refused=0.0):
     """Turns of four chains whose coordinates swing around 3 with these periods over 2 pi."""
     rng, shape = np.random.default_rng(1), (4, len(periods))
-    state, angle = turns.fresh(jnp.zeros(len(periods))), path / np.asarray(periods)
+    state, angle = path_length.no_turns(jnp.zeros(len(periods))), path / np.asarray(periods)
     x = rng.normal(size=shape)
     for _ in range(num_iterations):
         is_refused = rng.uniform(size=(4, 1)) < refused
         new = np.where(is_refused, x, x * np.cos(angle) + rng.normal(size=shape) * np.sin(angle))
-        state = turns.seen(
+        state = path_length.add_moves(
             state, jnp.full(len(periods), 3.1), *map(jnp.asarray, (x + 3, new + 3)), jnp.ones(4)
         )
         x = new
@@ -205,22 +202,26 @@ def turned(periods, path=1.5, num_iterations=2000, refused=0.0):
 
 @pytest.mark.parametrize("refused", [0.0, 0.3])
 def test_the_path_is_a_quarter_turn_of_the_slowest(refused):
-    found = turns.lengthened(turned([1.0, 1.3, 0.8], refused=refused), jnp.array(1.5), 1.0, 3.0)
+    found = path_length.lengthen(
+        turns_of([1.0, 1.3, 0.8], refused=refused), jnp.array(1.5), 1.0, 3.0
+    )
     # the correlation's error of .016 is 1 % of the path; chance takes 1 % off it
     assert float(found) == pytest.approx(1.3 * np.pi / 2, rel=0.05)
 
 
 def test_a_path_within_chance_of_a_quarter_turn_stays():
-    state = turned(np.ones(30), path=np.pi / 2, num_iterations=50)
-    assert float(turns.lengthened(state, jnp.array(np.pi / 2), np.pi / 2, 3.0)) < 1.03 * np.pi / 2
+    state = turns_of(np.ones(30), path=np.pi / 2, num_iterations=50)
+    assert (
+        float(path_length.lengthen(state, jnp.array(np.pi / 2), np.pi / 2, 3.0)) < 1.03 * np.pi / 2
+    )
 
 
 def test_chains_with_shorter_steps_do_not_lengthen_the_path():
-    state = turns.fresh(jnp.zeros(2))
+    state = path_length.no_turns(jnp.zeros(2))
     before = jnp.asarray(np.random.default_rng(2).normal(size=(4, 2)))
     for pace in (0.5 * jnp.ones(4), 0.1 * jnp.ones(4)):
-        state = turns.seen(state, jnp.zeros(2), before, before + 0.01, pace)
-    assert float(turns.lengthened(state, jnp.array(1.6), 1.5, 3.0)) == 1.6
+        state = path_length.add_moves(state, jnp.zeros(2), before, before + 0.01, pace)
+    assert float(path_length.lengthen(state, jnp.array(1.6), 1.5, 3.0)) == 1.6
 
 
 def test_the_path_is_longer_where_a_tail_is_heavy():
@@ -236,9 +237,9 @@ def test_dual_averaging_finds_the_rate():
     """Of an acceptance rate exp(-eps), the step size at which it is .8."""
 
     def step(averaging, _):
-        return updated(averaging, jnp.exp(-jnp.exp(averaging.log_step)), 0.8), None
+        return step_size.add_rate(averaging, jnp.exp(-jnp.exp(averaging.log_step)), 0.8), None
 
-    averaging, _ = jax.lax.scan(step, started(jnp.array(2.0)), None, length=400)
+    averaging, _ = jax.lax.scan(step, step_size.start(jnp.array(2.0)), None, length=400)
     assert float(jnp.exp(averaging.log_average)) == pytest.approx(-np.log(0.8), rel=0.05)
 
 

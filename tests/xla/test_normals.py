@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from momentem.kernels import integrators
+from momentem.kernels import langevin
 from momentem.xla import normals
-from momentem.xla.once import computed_once
+from momentem.xla.once import compute_once
 
 NUM = 1_000_000
 
@@ -49,13 +49,13 @@ def test_other_types_are_jax_s_own():
     np.testing.assert_array_equal(normals.normal(key, (5,), jnp.float64), expected)
 
 
-@pytest.mark.parametrize("dim", [3, integrators.MOST_AT_ONCE + 1])
+@pytest.mark.parametrize("dim", [3, langevin.MOST_AT_ONCE + 1])
 def test_normals_of_steps_are_independent(dim):
     """Of steps, of those within a step, and the spare: correlations below 5 / sqrt(n)."""
     like = jnp.zeros(dim, jnp.float32)
 
     def drawn(key):
-        found = integrators.step_normals(key, 3, 2, like)
+        found = langevin.step_normals(key, 3, 2, like)
         return jnp.concatenate(
             [jax.vmap(found.drawn)(found.sources).reshape(6, dim), found.spare[None]]
         )
@@ -69,5 +69,5 @@ def test_normals_of_steps_are_independent(dim):
 
 def test_computed_once_changes_nothing():
     values = (jnp.array([1.5, jnp.nan, -2.0]), jnp.arange(4), jnp.array([[jnp.inf]]))
-    found = jax.jit(computed_once)(values)
+    found = jax.jit(compute_once)(values)
     jax.tree.map(np.testing.assert_array_equal, found, values)

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.bridges.foreign import Constants, usual_promotion
-from momentem.checks import check_callable, check_instance
-from momentem.masses.all import DiagonalMass, LowRankMass
+from momentem.checks import check_callable
+from momentem.masses import DiagonalMass, LowRankMass
 from momentem.run.warm_start import inverse_mass_matrix
-from momentem.targets._minibatch import AnyTarget
+from momentem.targets._minibatch import AnyTarget, check_target
 from momentem.types import Info, Kernel, Learnt, Mass, PRNGKey, Vector
 
 __all__ = ["from_blackjax"]
@@ -55,7 +55,7 @@ def from_blackjax(algorithm: Callable[..., Any], target: AnyTarget, **parameters
         ... )
     """
     check_callable(algorithm=algorithm)
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
+    check_target(target)
     if taken := [name for name in OPEN if name in parameters]:
         raise ValueError(f"{taken[0]} must be left open, because EM sets it; give it in Learnt")
     constants = Constants(

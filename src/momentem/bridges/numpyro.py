@@ -21,9 +21,11 @@ from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
 from momentem.bridges.subsample import Plate, at_all, outside, stochastic_target, subsampled_plate
 from momentem.checks import check_callable
-from momentem.targets._density import Target, as_parameters, check_scalar
+from momentem.pytrees import as_partial
+from momentem.targets._density import Target
 from momentem.targets._minibatch import AnyTarget
-from momentem.types import Vector, as_partial
+from momentem.targets.parameters import as_parameters, check_scalar
+from momentem.types import Vector
 
 __all__ = ["from_numpyro"]
 

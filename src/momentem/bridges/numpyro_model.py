@@ -13,7 +13,7 @@ from numpyro.infer import init_to_feasible
 from numpyro.infer.util import constrain_fn, potential_energy, unconstrain_fn
 
 from momentem.bridges.foreign import Constants, usual_promotion
-from momentem.targets._density import Parameters
+from momentem.targets.parameters import Parameters
 from momentem.types import Scalar, Vector
 
 __all__ = ["Site", "constrain", "kept_values", "logdensity", "settled", "sites", "unconstrain"]

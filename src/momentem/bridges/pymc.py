@@ -20,7 +20,8 @@ from jax.tree_util import Partial
 
 from momentem.bridges.foreign import Constants, usual_promotion
 from momentem.checks import check_instance
-from momentem.targets._density import Parameters, Target, as_parameters, check_scalar
+from momentem.targets._density import Target
+from momentem.targets.parameters import Parameters, as_parameters, check_scalar
 from momentem.types import Scalar, Vector
 
 __all__ = ["from_pymc", "pymc_labels"]

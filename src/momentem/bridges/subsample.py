@@ -22,6 +22,7 @@ from numpyro.primitives import Messenger
 from momentem.bridges import numpyro_model
 from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
+from momentem.pytrees import Static
 from momentem.targets._density import Target
 from momentem.targets._minibatch import (
     NoisyGradient,
@@ -31,7 +32,7 @@ from momentem.targets._minibatch import (
     draw_halves,
     of_halves,
 )
-from momentem.types import Scalar, Static, Vector
+from momentem.types import Scalar, Vector
 
 __all__ = ["Plate", "at_all", "outside", "stochastic_target", "subsampled_plate"]
 

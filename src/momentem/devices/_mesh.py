@@ -20,15 +20,15 @@ from momentem.checks import check_count, check_instance
 from momentem.types import Sampler
 
 __all__ = [
-    "by_chain",
+    "chain_sharding",
     "check_mesh",
-    "constrained",
-    "held",
-    "held_chains",
+    "constrain_sharding",
+    "local_chains",
+    "local_part",
     "mesh",
-    "placed",
+    "place_state",
     "spread_rows",
-    "whole",
+    "whole_array",
 ]
 
 AXES = ("chains", "data")
@@ -97,12 +97,12 @@ def spread_rows(mesh: Mesh, array: Any) -> jax.Array:
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
-def by_chain(mesh: Mesh) -> NamedSharding:
+def chain_sharding(mesh: Mesh) -> NamedSharding:
     """Of arrays with a leading axis of chains."""
     return NamedSharding(mesh, PartitionSpec("chains"))
 
 
-def constrained(mesh: Mesh | None, tree: Any, axis: int | None) -> Any:
+def constrain_sharding(mesh: Mesh | None, tree: Any, axis: int | None) -> Any:
     """Within a compiled program: arrays whose `axis` is that of chains are divided along it, and
     whole on every device for None."""
     if mesh is None:
@@ -111,7 +111,7 @@ def constrained(mesh: Mesh | None, tree: Any, axis: int | None) -> Any:
     return jax.lax.with_sharding_constraint(tree, NamedSharding(mesh, spec))
 
 
-def placed(mesh: Mesh | None, sampler: Sampler, key: Any, positions: Any, state: Any) -> Any:
+def place_state(mesh: Mesh | None, sampler: Sampler, key: Any, positions: Any, state: Any) -> Any:
     """Within a compiled program: a sampler's state, divided by chains.
 
     Which of its arrays have an axis of chains is found by asking for one chain more.
@@ -122,21 +122,21 @@ def placed(mesh: Mesh | None, sampler: Sampler, key: Any, positions: Any, state:
     forms = [jax.ShapeDtypeStruct((n, dim), positions.dtype) for n in (num_chains, num_chains + 1)]
     like, more = (jax.eval_shape(sampler.init, key, form) for form in forms)
     return jax.tree.map(
-        lambda leaf, a, b: constrained(mesh, leaf, 0 if a.shape != b.shape else None),
+        lambda leaf, a, b: constrain_sharding(mesh, leaf, 0 if a.shape != b.shape else None),
         state,
         like,
         more,
     )
 
 
-def whole(local: np.ndarray, sharding: Any, shape: tuple[int, ...]) -> jax.Array:
+def whole_array(local: np.ndarray, sharding: Any, shape: tuple[int, ...]) -> jax.Array:
     """The array of which this process holds `local`, the inverse of `held`."""
     if not isinstance(sharding, NamedSharding):
         return jnp.asarray(local)
     return jax.make_array_from_process_local_data(sharding, local, shape)
 
 
-def held(array: Any) -> np.ndarray:
+def local_part(array: Any) -> np.ndarray:
     """As much of an array as this process holds: of one that is divided, its own part."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
@@ -149,7 +149,7 @@ def held(array: Any) -> np.ndarray:
     return np.concatenate([pieces[start] for start in starts], axis)
 
 
-def held_chains(mesh: Mesh | None, num_chains: int) -> range:
+def local_chains(mesh: Mesh | None, num_chains: int) -> range:
     """The chains whose states this process holds: next to each other, because devices are sorted
     by process."""
     if mesh is None:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-__all__ = ["TIMEOUT", "TIMEOUT_VARIABLE", "agreed", "is_first", "least", "limited"]
+__all__ = ["TIMEOUT", "TIMEOUT_VARIABLE", "agree", "is_first", "smallest", "time_limit"]
 
 TIMEOUT = 300.0  # seconds, longer than any program should compile and any chunk take
 TIMEOUT_VARIABLE = "MOMENTEM_TIMEOUT"
@@ -27,24 +27,24 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def agreed(value: int) -> int:
+def agree(value: int) -> int:
     """The value of process 0, in all of them."""
     if jax.process_count() == 1:
         return value
-    with limited():
+    with time_limit():
         return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
-def least(value: int) -> int:
+def smallest(value: int) -> int:
     """The smallest value of any process, in all of them."""
     if jax.process_count() == 1:
         return value
-    with limited():
+    with time_limit():
         return int(np.min(multihost_utils.process_allgather(np.int32(value))))
 
 
 @contextmanager
-def limited() -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     """Ends the process if what is inside, which waits for others, takes too long."""
     if jax.process_count() == 1:
         yield

@@ -1,4 +1,4 @@
-"""`momentem launch`: a script in several processes of this machine, or as one of a cluster's.
+"""A script in several processes of this machine, or as one of a cluster's processes.
 
     momentem launch --processes 2 -- script.py          starts two, and watches over them
     srun momentem launch -- script.py                   is one of those that Slurm has started
@@ -9,7 +9,6 @@ go on: they are ended, too, and the same command goes on from the newest segment
 samples with `resume=True`.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -19,10 +18,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from momentem.checks import check_count, check_positive
+from momentem.checks import check_count
 from momentem.devices.agreement import TIMEOUT, TIMEOUT_VARIABLE
 
-__all__ = ["add_parser", "launch"]
+__all__ = ["join_cluster", "launch_processes"]
 
 GRACE = 2.0  # seconds from asking a process to end to ending it
 LOOKS = 0.05  # seconds between looks at the processes
@@ -30,36 +29,8 @@ LOOPBACK = "127.0.0.1"
 WORKER = "momentem.devices.worker"
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Adds the command to those of `momentem`."""
-    parser = commands.add_parser("launch", help="run a script in several processes")
-    parser.add_argument(
-        "--processes", type=int, help="how many to start here; without it, join those of a cluster"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=TIMEOUT,
-        help=f"seconds that a process may wait for the others ({TIMEOUT:g})",
-    )
-    parser.add_argument("script", help="a Python file, which every process runs")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    parser.set_defaults(run=_launch)
-
-
-def _launch(given: argparse.Namespace) -> None:
-    check_positive(timeout=given.timeout)
-    if not os.path.isfile(given.script):
-        raise FileNotFoundError(f"script must be a Python file, got {given.script}")
-    script = [given.script, *given.arguments]
-    if given.processes is None:
-        command = [sys.executable, "-m", WORKER, "cluster", *script]
-        os.execve(sys.executable, command, _surroundings(given.timeout))
-    launch(script, given.processes, given.timeout)
-
-
-def launch(script: Sequence[str], processes: int, timeout: float = TIMEOUT) -> None:
-    """Runs a script in several processes of this machine, to the end of all of them.
+def launch_processes(script: Sequence[str], processes: int, timeout: float = TIMEOUT) -> None:
+    """Run a script in several processes of this machine, to the end of all of them.
 
     Args:
         script: a Python file, and its arguments.
@@ -92,6 +63,17 @@ def launch(script: Sequence[str], processes: int, timeout: float = TIMEOUT) -> N
                 time.sleep(LOOKS)
         finally:
             _end(children)
+
+
+def join_cluster(script: Sequence[str], timeout: float = TIMEOUT) -> None:
+    """Become one of the processes that a cluster has started, and run a script in it.
+
+    Args:
+        script: a Python file, and its arguments.
+        timeout: as for `launch_processes`.
+    """
+    command = [sys.executable, "-m", WORKER, "cluster", *script]
+    os.execve(sys.executable, command, _surroundings(timeout))
 
 
 def _surroundings(timeout: float) -> dict[str, str]:

@@ -1,8 +1,12 @@
-"""Monte Carlo EM around any kernel: how a mass is learnt, how long an E-step is, how estimates are
-averaged."""
+"""From a kernel to a sampler: with everything held fixed, or learnt by Monte Carlo EM.
+
+What is learnt and how: `m_steps`. From how many draws: `e_steps`. How estimates are averaged:
+`schedules`.
+"""
 
 from momentem.em import e_steps, m_steps, schedules
-from momentem.em._em import EMState, FixedState, fixed, forever, monte_carlo_em
+from momentem.em._em import EMState, forever, monte_carlo_em
+from momentem.em._fixed import FixedState, fixed
 
 __all__ = [
     "EMState",

@@ -31,10 +31,10 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from momentem.checks import check_between, check_count, check_instance, check_positive
-from momentem.em.rarely import rarely
-from momentem.masses.all import LowRankMass
+from momentem.masses import MatrixMass
 from momentem.types import Count, Info, Learnt, Mass, PRNGKey, Scalar, Vector
 from momentem.xla.keys import standard
+from momentem.xla.once import run_if_due
 
 __all__ = [
     "EStep",
@@ -209,18 +209,15 @@ def _thermostat_features(info: Info, mass: Any) -> tuple[Vector, Vector, Vector,
             "thermostatted() needs a kernel with a thermostat, and this one tells none of "
             f"{sorted(info.stats)}; use velocity()"
         )
-    if isinstance(mass, LowRankMass):
-        raise TypeError(
-            "thermostatted() needs the second moment of p in the mass's structure, which a "
-            "LowRankMass has not; use velocity()"
-        )
+    remedy = "use diagonal_mass or dense_mass, or e_steps.velocity()"
+    check_instance(MatrixMass, remedy, mass=mass)
     p = info.momentum
     return p, info.gradient, info.stats["thermostat"] * p, mass.outer(p[None])
 
 
 def _thermostatted(features: tuple[Vector, Vector, Vector, Any], mass: Any) -> Values:
     p, gradient, braked, outer = features
-    energy = jnp.sum(mass.inverse_mass * outer)
+    energy = mass.contract(outer)
     return jnp.concatenate([mass.velocity(p), gradient - mass.velocity(braked), energy[None]])
 
 
@@ -318,7 +315,7 @@ def _growing_observe(
             values_squared=state.values_squared + jnp.sum(values**2, axis=0),
         )
 
-    return rarely(state.time == state.next_time, gather, key, state)
+    return run_if_due(state.time == state.next_time, gather, key, state)
 
 
 def _growing_renew(

@@ -14,7 +14,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 from momentem.checks import check_callable, is_traced
-from momentem.types import Scalar, as_partial
+from momentem.pytrees import as_partial
+from momentem.types import Scalar
 
 __all__ = ["Schedule", "latest", "polynomial", "schedule"]
 

@@ -1,14 +1,15 @@
-"""How one chain moves."""
+"""Kernels: how one chain moves, given the mass and whatever else EM learns."""
 
+from momentem.kernels._ccadl import ccadl
 from momentem.kernels._hmc import hmc
+from momentem.kernels._matrix_sgnht import matrix_sgnht
 from momentem.kernels._nphmc import nphmc
 from momentem.kernels._rotating import rotating_hmc
 from momentem.kernels._sg_nphmc import sg_nphmc
 from momentem.kernels._sghmc import sghmc
-from momentem.kernels._sgnht import ccadl, matrix_sgnht, sgnht
+from momentem.kernels._sgnht import sgnht
 from momentem.kernels.printed import sg_nphmc_printed, sghmc_printed, sgnht_printed
-from momentem.kernels.refreshed import refreshed
-from momentem.kernels.wrappers import following
+from momentem.kernels.wrappers import following, refreshed
 
 __all__ = [
     "ccadl",

@@ -4,65 +4,77 @@ correction (maths 3).
     dtheta = M^-1 p dt
     dp     = [grad L - C M^-1 p] dt + N(0, 2 (C - Bhat) dt) + minibatch noise N(0, 2 B dt)
 
-leaves exp(L - p' M^-1 p / 2) invariant exactly when Bhat = B = eps V / 2, V being the covariance of
-the gradient noise. With C = A M + Bhat the injected noise is 2 A M, positive definite by
+leaves exp(L - p' M^-1 p / 2) invariant exactly when Bhat = B = eps V / 2, where V is the covariance
+of the gradient noise. With C = A M + Bhat the injected noise is 2 A M, positive definite by
 construction. In the frame p = F y in which V = F diag(v) F', everything is diagonal, and the
 friction is solved exactly in the O part of an ABOBA step:
 
     y_i <- exp(-f_i eps) y_i + sqrt(A (1 - exp(-2 f_i eps)) / f_i) z_i,      f_i = A + eps v_i / 2
 
-Deviates: the paper's Algorithm 3 prints the gradient with the wrong sign and Euler steps with
-momenta redrawn in every iteration, whose covariance is L / (L + 1) of the right one however small
-eps (`sghmc_printed`).
+Deviates: the paper's Algorithm 3 prints the gradient with the wrong sign. It also prints Euler
+steps with momenta redrawn in every iteration, whose covariance is num_steps / (num_steps + 1) of
+the right one however small eps is (`sghmc_printed`).
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.tree_util import Partial
 
-from momentem.kernels.integrators import aboba
-from momentem.kernels.langevin import check_stochastic, damping, fresh_momentum, tell
+from momentem.kernels.langevin import (
+    LangevinState,
+    aboba,
+    check_stochastic,
+    complete_noise,
+    damping,
+    init_langevin,
+    keep_or_restart,
+)
+from momentem.pytrees import Static
 from momentem.targets._minibatch import StochasticTarget
-from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Static, Vector
+from momentem.types import Friction, Info, Kernel, Learnt, PRNGKey, Vector
 
-__all__ = ["SGHMCState", "sghmc"]
-
-
-class SGHMCState(NamedTuple):
-    """Where the chain is."""
-
-    position: Vector
-    whitened: Vector  # y = F^-1 p, which needs no transport when the mass changes
+__all__ = ["sghmc"]
 
 
 def sghmc(target: StochasticTarget, num_steps: int, friction: float = 1.0) -> Kernel:
-    """The SGHMC kernel. Mass, step size and gradient noise are left open; momenta are carried.
+    """Build the SGHMC kernel, which carries its momentum from draw to draw.
+
+    Mass, step size and gradient noise come from `Learnt`.
 
     Args:
         target: a minibatch target.
         num_steps: steps, and so gradients, per draw.
         friction: A, the injected friction per unit of time: 1 is critical for a whitened posterior.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> log_prior = lambda x: -0.5 * x @ x
+        >>> log_likelihood = lambda x, row: -0.5 * (row - x) @ (row - x)
+        >>> rows = jnp.ones((4, 2))
+        >>> target = mt.dataset(log_prior, log_likelihood, rows, jnp.zeros(2), batch_size=2)
+        >>> kernel = mt.kernels.sghmc(target, num_steps=3)
+        >>> learnt = mt.Learnt(mt.diagonal_mass(jnp.ones(2)), jnp.array(0.1), noise=jnp.ones(2))
+        >>> state = kernel.init(jax.random.key(0), jnp.zeros(2), learnt)
+        >>> state, info = kernel.step(jax.random.key(1), state, learnt)
+        >>> bool(info.stats["diverging"])
+        False
     """
     check_stochastic(target, num_steps, friction)
-    return Kernel(Partial(_init), Partial(_step, target, Static(num_steps), friction))
-
-
-def _init(key: PRNGKey, position: Vector, learnt: Learnt) -> SGHMCState:
-    del learnt
-    return SGHMCState(position, fresh_momentum(key, position))
+    step = Partial(_step, target, Static(num_steps), Friction(friction))
+    return Kernel(Partial(init_langevin), step, complete=Partial(complete_noise))
 
 
 def _step(
     target: StochasticTarget,
     num_steps: Static,
-    friction: Scalar | float,
+    friction: Friction,
     key: PRNGKey,
-    state: SGHMCState,
+    state: LangevinState,
     learnt: Learnt,
-) -> tuple[SGHMCState, Info]:
+) -> tuple[LangevinState, Info]:
     mass, step_size = learnt.mass, learnt.step_size
-    rates = friction + step_size / 2 * learnt.noise
-    decay, spread = damping(friction, rates, step_size)
+    rates = friction.rate + step_size / 2 * learnt.noise
+    decay, spread = damping(friction.rate, rates, step_size)
 
     def damp(y: Vector, z: Vector, extra: Any) -> Vector:
         return decay * y + spread * z
@@ -70,16 +82,5 @@ def _step(
     def finish(y: Vector, extra: Any) -> Any:
         return extra
 
-    path = aboba(
-        target,
-        mass,
-        step_size,
-        num_steps,
-        damp,
-        finish,
-        key,
-        state.position,
-        state.whitened,
-        (),
-    )
-    return tell(learnt, state, SGHMCState(path.position, path.whitened), path, {})
+    path = aboba(target, mass, step_size, num_steps, damp, finish, key, *state, ())
+    return keep_or_restart(learnt, state, LangevinState(path.position, path.whitened), path)

@@ -1,8 +1,8 @@
-"""The paper's stochastic kernels as it prints them, to be compared with; none keeps its target.
+"""The paper's stochastic kernels as printed, for comparison. None keeps its target invariant.
 
-What is corrected even here is what makes a chain diverge or follow another system altogether: the
-sign of the gradient in Algorithms 2 and 3, the steps of s and theta in the Nose-Poincare leapfrog
-and its unequal halves (maths 1, errata 1, 7, 8, 9, 11). The rest is as printed:
+Corrected even here is what would make a chain diverge or follow another system altogether: the sign
+of the gradient in Algorithms 2 and 3, the steps of s and theta in the Nose-Poincare leapfrog, and
+its unequal halves (maths 1, errata 1, 7, 8, 9, 11). The rest is as printed:
 
     sghmc_printed      p ~ N(0, M) in every draw; then, num_steps times,
                        p <- p - eps C M^-1 p + eps g + N(0, 2 (C - Bhat) eps),
@@ -14,19 +14,19 @@ and its unequal halves (maths 1, errata 1, 7, 8, 9, 11). The rest is as printed:
                        Right only where M is a multiple of the identity.
 
     sg_nphmc_printed   p <- p + (eps/2) [s g - B M^-1 p_new / sqrt(s)]              implicit
-                       (eps / 4 Q) q_new^2 + (1 + A s eps / 2 Q) q_new = c          as in nphmc.py
+                       (eps / 4 Q) q_new^2 + (1 + A s eps / 2 Q) q_new = c          as in nose.py
                        s <- s (1 + u) / (1 - u),   theta <- theta + (eps/2) M^-1 p (1/s_old + 1/s)
                        q <- q + (eps/2) [… - A s q / Q]
                        p <- p + (eps/2) [s g - B M^-1 p / sqrt(s)]                  explicit
                        s, q, p and H0 are carried through the whole run (Algorithm 5).
-                       Noise changes dH (nphmc.py), and dH the temperature: nothing bounds it.
+                       Noise changes dH (nose.py), and dH the temperature: nothing bounds it.
 
-C, Bhat, A and B are numbers the user guesses, times the identity. States hold F^-1 p, so that p is
-transported when M changes.
+The user guesses C, Bhat, A and B, which are multiples of the identity. States hold F^-1 p, so that
+p is transported when M changes.
 
 Deviates: the paper holds a minibatch for a whole draw, which multiplies its noise by num_steps;
-here every step has its own. A chain that diverges is restarted where it was (stochastic.py), and
-for sg_nphmc_printed with s = 1 and a new H0.
+here every step has its own. A chain that diverges restarts where it was (langevin.py), and with
+s = 1 and a new H0 in sg_nphmc_printed.
 """
 
 from collections.abc import Callable
@@ -37,26 +37,29 @@ import jax.numpy as jnp
 from jax.scipy.sparse.linalg import cg
 from jax.tree_util import Partial
 
-from momentem.checks import check_between, check_count, check_instance
-from momentem.kernels._nphmc import bounded_log, quadratic_root
-from momentem.kernels._sg_nphmc import fresh_thermostat
-from momentem.kernels._sghmc import SGHMCState
-from momentem.kernels._sgnht import SGNHTState
-from momentem.kernels.integrators import Path
+from momentem.checks import check_between, check_count
 from momentem.kernels.langevin import (
+    LangevinState,
+    Path,
+    ThermostatState,
     check_stochastic,
-    fresh_momentum,
-    tell,
-    tell_thermostat,
+    complete_noise,
+    complete_thermostat,
+    draw_momentum,
+    init_langevin,
+    keep_or_restart,
+    report_thermostat,
 )
-from momentem.targets._minibatch import StochasticTarget
-from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Static, Vector
+from momentem.kernels.nose import bounded_log, draw_thermostat, quadratic_root
+from momentem.pytrees import Static
+from momentem.targets._minibatch import StochasticTarget, check_stochastic_target
+from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Vector
 
 __all__ = ["PrintedNoseState", "sg_nphmc_printed", "sghmc_printed", "sgnht_printed"]
 
 
 class PrintedNoseState(NamedTuple):
-    """Where the chain is in the extended phase space."""
+    """A point of the extended phase space, with the energy of its surface."""
 
     position: Vector
     whitened: Vector  # F^-1 p, with p = s pi
@@ -68,13 +71,26 @@ class PrintedNoseState(NamedTuple):
 def sghmc_printed(
     target: StochasticTarget, num_steps: int, friction: float, noise_estimate: float
 ) -> Kernel:
-    """The E-step of the paper's Algorithm 3, with the sign of the gradient put right.
+    """Build the E-step of the paper's Algorithm 3, with the sign of the gradient corrected.
 
     Args:
         target: a minibatch target.
         num_steps: Euler steps, and so gradients, per draw.
         friction: C, a multiple of the identity.
         noise_estimate: Bhat, a multiple of the identity, at most `friction`.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> log_prior = lambda x: -0.5 * x @ x
+        >>> log_likelihood = lambda x, row: -0.5 * (row - x) @ (row - x)
+        >>> rows = jnp.ones((4, 2))
+        >>> target = mt.dataset(log_prior, log_likelihood, rows, jnp.zeros(2), batch_size=2)
+        >>> kernel = mt.kernels.sghmc_printed(target, 3, friction=1.0, noise_estimate=0.1)
+        >>> learnt = mt.Learnt(mt.diagonal_mass(jnp.ones(2)), jnp.array(0.1), noise=jnp.zeros(2))
+        >>> state = kernel.init(jax.random.key(0), jnp.zeros(2), learnt)
+        >>> state, info = kernel.step(jax.random.key(1), state, learnt)
+        >>> bool(info.stats["diverging"])
+        False
     """
     check_stochastic(target, num_steps, friction)
     check_between(0.0, float("inf"), noise_estimate=noise_estimate)
@@ -84,43 +100,67 @@ def sghmc_printed(
             f"got {noise_estimate} > {friction}; raise friction"
         )
     numbers = friction, friction - noise_estimate
-    return Kernel(Partial(_sghmc_init), Partial(_sghmc_step, target, Static(num_steps), *numbers))
+    step = Partial(_sghmc_step, target, Static(num_steps), *numbers)
+    return Kernel(Partial(init_langevin), step, complete=Partial(complete_noise))
 
 
 def sgnht_printed(target: StochasticTarget, num_steps: int, friction: float = 1.0) -> Kernel:
-    """The E-step of the paper's Algorithm 2, with the sign of the gradient put right.
+    """Build the E-step of the paper's Algorithm 2, with the sign of the gradient corrected.
 
     Args:
         target: a minibatch target.
         num_steps: Euler steps, and so gradients, per draw.
-        friction: A, the injected noise per unit of time, and where the thermostat starts.
+        friction: A, the injected noise per unit of time. The thermostat starts there.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> log_prior = lambda x: -0.5 * x @ x
+        >>> log_likelihood = lambda x, row: -0.5 * (row - x) @ (row - x)
+        >>> rows = jnp.ones((4, 2))
+        >>> target = mt.dataset(log_prior, log_likelihood, rows, jnp.zeros(2), batch_size=2)
+        >>> kernel = mt.kernels.sgnht_printed(target, num_steps=3)
+        >>> learnt = mt.Learnt(mt.diagonal_mass(jnp.ones(2)), jnp.array(0.1), noise=jnp.zeros(2))
+        >>> state = kernel.init(jax.random.key(0), jnp.zeros(2), learnt)
+        >>> state, info = kernel.step(jax.random.key(1), state, learnt)
+        >>> bool(info.stats["diverging"])
+        False
     """
     check_stochastic(target, num_steps, friction)
-    return Kernel(
-        Partial(_sgnht_init, friction), Partial(_sgnht_step, target, Static(num_steps), friction)
-    )
+    step = Partial(_sgnht_step, target, Static(num_steps), friction)
+    return Kernel(Partial(_sgnht_init, friction), step, complete=Partial(complete_noise))
 
 
 def sg_nphmc_printed(
     target: StochasticTarget, num_steps: int, thermostat_noise: float, gradient_noise: float
 ) -> Kernel:
-    """The E-step of the paper's Algorithm 5, with its leapfrog made one.
+    """Build the E-step of the paper's Algorithm 5, with its leapfrog corrected.
 
     Args:
         target: a minibatch target.
-        num_steps: steps per draw, each of two gradients of one minibatch.
+        num_steps: steps per draw, each with two gradients of one minibatch.
         thermostat_noise: A, a guess at the noise of the log density.
         gradient_noise: B, a guess at the noise of the gradient, a multiple of the identity.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> log_prior = lambda x: -0.5 * x @ x
+        >>> log_likelihood = lambda x, row: -0.5 * (row - x) @ (row - x)
+        >>> rows = jnp.ones((4, 2))
+        >>> target = mt.dataset(log_prior, log_likelihood, rows, jnp.zeros(2), batch_size=2)
+        >>> kernel = mt.kernels.sg_nphmc_printed(target, 3, 0.01, gradient_noise=0.1)
+        >>> mass = mt.diagonal_mass(jnp.ones(2))
+        >>> learnt = kernel.complete(mt.Learnt(mass, jnp.array(0.1)))
+        >>> state = kernel.init(jax.random.key(0), jnp.zeros(2), learnt)
+        >>> state, info = kernel.step(jax.random.key(1), state, learnt)
+        >>> bool(info.stats["diverging"])
+        False
     """
-    remedy = "build it by momentem.dataset(…, batch_size=…)"
-    check_instance(StochasticTarget, remedy, target=target)
+    check_stochastic_target(target)
     check_count(1, num_steps=num_steps)
     noises = {"thermostat_noise": thermostat_noise, "gradient_noise": gradient_noise}
     check_between(0.0, float("inf"), **noises)
-    return Kernel(
-        Partial(_nose_init, target),
-        Partial(_nose_step, target, Static(num_steps), *noises.values()),
-    )
+    step = Partial(_nose_step, target, Static(num_steps), *noises.values())
+    return Kernel(Partial(_nose_init, target), step, complete=Partial(complete_thermostat))
 
 
 def _euler(
@@ -134,7 +174,7 @@ def _euler(
     whitened: Vector,
     friction: Scalar,
 ) -> Path:
-    """`num_steps` Euler steps; `finish` changes the friction after each."""
+    """Take `num_steps` Euler steps. `finish` returns the friction after each."""
     mass, step_size = learnt.mass, learnt.step_size
     batch_key, noise_key = jax.random.split(key)
     batches = target.batches(batch_key, num_steps)
@@ -153,17 +193,11 @@ def _euler(
 
     zeros = jnp.zeros_like(position)
     start = (position, mass.colour(whitened), friction, zeros, zeros)
-    (theta, p, xi, total, gradient), (noise, information) = jax.lax.scan(
-        step, start, (batches, kicks)
-    )
+    end, (noise, information) = jax.lax.scan(step, start, (batches, kicks))
+    theta, p, xi, total, gradient = end
     y = mass.whiten(p)
     mean = total / num_steps.value
     return Path(theta, y, xi, gradient, noise, information, mean, normals[-1])
-
-
-def _sghmc_init(key: PRNGKey, position: Vector, learnt: Learnt) -> SGHMCState:
-    del learnt
-    return SGHMCState(position, fresh_momentum(key, position))
 
 
 def _sghmc_step(
@@ -172,26 +206,26 @@ def _sghmc_step(
     friction: Scalar | float,
     injected: Scalar | float,
     key: PRNGKey,
-    state: SGHMCState,
+    state: LangevinState,
     learnt: Learnt,
-) -> tuple[SGHMCState, Info]:
+) -> tuple[LangevinState, Info]:
     momentum_key, path_key = jax.random.split(key)
 
     def finish(p: Vector, friction: Scalar) -> Scalar:
         return friction
 
-    start = (state.position, fresh_momentum(momentum_key, state.position))
+    start = (state.position, draw_momentum(momentum_key, state.position))
     constant = jnp.asarray(friction, state.position.dtype)
     path = _euler(target, learnt, num_steps, injected, finish, path_key, *start, constant)
-    return tell(learnt, state, SGHMCState(path.position, path.whitened), path, {})
+    return keep_or_restart(learnt, state, LangevinState(path.position, path.whitened), path)
 
 
 def _sgnht_init(
     friction: Scalar | float, key: PRNGKey, position: Vector, learnt: Learnt
-) -> SGNHTState:
+) -> ThermostatState:
     del learnt
     thermostat = jnp.asarray(friction, position.dtype)
-    return SGNHTState(position, fresh_momentum(key, position), thermostat)
+    return ThermostatState(position, draw_momentum(key, position), thermostat)
 
 
 def _sgnht_step(
@@ -199,21 +233,21 @@ def _sgnht_step(
     num_steps: Static,
     friction: Scalar | float,
     key: PRNGKey,
-    state: SGNHTState,
+    state: ThermostatState,
     learnt: Learnt,
-) -> tuple[SGNHTState, Info]:
+) -> tuple[ThermostatState, Info]:
 
     def finish(p: Vector, xi: Scalar) -> Scalar:
         return xi + learnt.step_size * (2 * learnt.mass.kinetic_energy(p) / len(p) - 1)
 
     path = _euler(target, learnt, num_steps, friction, finish, key, *state)
     old = state._replace(thermostat=jnp.asarray(friction, state.position.dtype))
-    new = SGNHTState(path.position, path.whitened, path.extra)
-    return tell_thermostat(tell(learnt, old, new, path, {}))
+    new = ThermostatState(path.position, path.whitened, path.extra)
+    return report_thermostat(keep_or_restart(learnt, old, new, path))
 
 
-def _fresh_energy(logdensity: Scalar, y: Vector, q: Scalar, learnt: Learnt) -> Scalar:
-    """H0 with which dH = 0 at s = 1."""
+def _anchor_energy(logdensity: Scalar, y: Vector, q: Scalar, learnt: Learnt) -> Scalar:
+    """Return the H0 for which dH = 0 at s = 1."""
     return jnp.vdot(y, y) / 2 + q**2 / (2 * learnt.thermostat_mass) - logdensity
 
 
@@ -221,13 +255,11 @@ def _nose_init(
     target: StochasticTarget, key: PRNGKey, position: Vector, learnt: Learnt
 ) -> PrintedNoseState:
     momentum_key, thermostat_key, batch_key = jax.random.split(key, 3)
-    y, q = (
-        fresh_momentum(momentum_key, position),
-        fresh_thermostat(thermostat_key, learnt.thermostat_mass),
-    )
+    y = draw_momentum(momentum_key, position)
+    q = draw_thermostat(thermostat_key, learnt.thermostat_mass)
     batch = jax.tree.map(lambda leaf: leaf[0], target.batches(batch_key, Static(1)))
     logdensity = target.noisy_gradient(batch, position).logdensity
-    energy = _fresh_energy(logdensity, y, q, learnt)
+    energy = _anchor_energy(logdensity, y, q, learnt)
     return PrintedNoseState(position, y, q, jnp.ones_like(q), energy)
 
 
@@ -265,24 +297,24 @@ def _nose_step(
         q = q + half * (force - q**2 / (2 * Q) - A * s * q / Q)
         p = p + half * (s * there.gradient - B / jnp.sqrt(s) * mass.velocity(p))
         total = total + mass.whiten(p / s) ** 2
-        told = (here.noise, here.information, here.logdensity)
-        return (theta, p, q, s, total, there.gradient, there.logdensity), told
+        samples = (here.noise, here.information, here.logdensity)
+        return (theta, p, q, s, total, there.gradient, there.logdensity), samples
 
     zeros = jnp.zeros_like(state.position)
     p = mass.colour(state.whitened)
     start = (state.position, p, state.thermostat, state.scale, zeros, zeros, H0)
-    (theta, p, q, s, total, gradient, logdensity), told = jax.lax.scan(step, start, batches)
-    noise, information, logdensities = told
-    mean, spare = total / num_steps.value, fresh_momentum(restart_key, theta)
+    (theta, p, q, s, total, gradient, logdensity), samples = jax.lax.scan(step, start, batches)
+    noise, information, logdensities = samples
+    mean, spare = total / num_steps.value, draw_momentum(restart_key, theta)
     path = Path(theta, mass.whiten(p / s), q, gradient, noise, information, mean, spare)
     kinetic = mass.kinetic_energy(p / s)
     stats = {
         "energy_error": kinetic + q**2 / (2 * Q) + dim * jnp.log(s) - logdensity - H0,
         "log_s": jnp.log(s),
     }
-    q_restarted = fresh_thermostat(thermostat_key, Q)
+    q_restarted = draw_thermostat(thermostat_key, Q)
     old = state._replace(thermostat=q_restarted, scale=jnp.ones_like(s))
     new = PrintedNoseState(theta, mass.whiten(p), q, s, H0)
-    state, info = tell_thermostat(tell(learnt, old, new, path, stats))
-    restarted = _fresh_energy(logdensities[0], state.whitened, q_restarted, learnt)
+    state, info = report_thermostat(keep_or_restart(learnt, old, new, path, **stats))
+    restarted = _anchor_energy(logdensities[0], state.whitened, q_restarted, learnt)
     return state._replace(energy=jnp.where(info.stats["diverging"], restarted, H0)), info

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from momentem import kernels
 from momentem.em import e_steps, m_steps
 from momentem.em.schedules import latest, polynomial
-from momentem.masses.all import DenseMass
+from momentem.masses import DenseMass
 from momentem.reproduce.problems import Problem
 from momentem.riemannian.fixed_points import iterations
 from momentem.samplers import (
@@ -91,9 +91,7 @@ def contender(name: str, problem: Problem, settings: Settings) -> Sampler:
         }
 
     def em(kernel: Any, plain: str, **options: Any) -> Sampler:
-        return self_tuned(
-            kernel(noisy, L, A[plain]), noisy, A[plain], step_size=eps[plain], **options
-        )
+        return self_tuned(kernel(noisy, L, A[plain]), step_size=eps[plain], **options)
 
     usual = learning(settings.e_step)
     nose = learning(settings.nose_e_step) | {"m_step": m_steps.with_thermostat(printed)}

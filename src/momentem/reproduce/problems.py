@@ -8,7 +8,7 @@ import numpy as np
 from jax.tree_util import Partial
 from numpyro.distributions import constraints
 
-from momentem.masses.all import dense_mass
+from momentem.masses import dense_mass
 from momentem.reproduce import datasets
 from momentem.riemannian import metrics
 from momentem.riemannian.metrics import Metric

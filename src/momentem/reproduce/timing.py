@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from momentem.types import Sampler, Static
+from momentem.pytrees import Static
+from momentem.types import Sampler
 
 __all__ = ["bare", "interleaved", "iterate", "ratio"]
 

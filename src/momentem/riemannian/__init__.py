@@ -1,4 +1,4 @@
-"""Samplers whose mass follows the position."""
+"""Riemannian kernels: the mass is a metric, a function of the position."""
 
 from momentem.riemannian import fixed_points, metrics
 from momentem.riemannian._rhmc import rhmc

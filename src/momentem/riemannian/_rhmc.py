@@ -1,18 +1,15 @@
-"""Riemannian HMC (Girolami and Calderhead 2011): the mass follows the position, M = G(theta).
+"""Riemannian HMC (Girolami and Calderhead 2011): the mass is a metric, M = G(theta).
 
     H(theta, p) = -L(theta) + log |G(theta)| / 2 + p' G(theta)^-1 p / 2
 
-is not separable, so that the leapfrog is implicit in its first two lines (generalised leapfrog):
+is not separable, so the first two lines of its leapfrog, the generalised leapfrog, are implicit:
 
     p½     = p + (eps/2) force(theta, p½)
     theta' = theta + (eps/2) [G(theta)^-1 + G(theta')^-1] p½
     p'     = p½ + (eps/2) force(theta', p½)
 
-    force_i(theta, p) = d_i L - tr(G^-1 d_i G) / 2 + v' d_i G v / 2,      v = G^-1 p
-
-Solved exactly it is reversible and symplectic; a Metropolis step then makes the draws exact. All of
-the force that does not depend on p is found once per point, with the factor of G, and carried to
-the next step.
+The force is that of moves.py. If both lines are solved exactly, the step is reversible and
+symplectic, and a Metropolis step makes the draws exact.
 """
 
 from typing import Any
@@ -22,11 +19,12 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.kernels.metropolis import metropolis
+from momentem.riemannian.ensemble import RiemannianKernel
 from momentem.riemannian.fixed_points import FixedPoint, until
 from momentem.riemannian.metrics import Metric
 from momentem.riemannian.moves import RiemannPoint, at, check_riemannian, drift, force, kick
 from momentem.targets._minibatch import AnyTarget
-from momentem.types import Count, Flag, Info, PRNGKey, RiemannianKernel, Scalar, Vector
+from momentem.types import Count, Flag, Info, PRNGKey, Scalar, Vector
 
 __all__ = ["rhmc"]
 
@@ -38,25 +36,33 @@ def rhmc(
     num_steps: int,
     fixed_point: FixedPoint | None = None,
 ) -> RiemannianKernel:
-    """The RHMC kernel. Its mass is its metric: nothing is left open, and nothing can be learnt.
+    """Build the RHMC kernel. Its mass is its metric, so nothing is left for EM to learn.
 
     Args:
-        target: what is sampled.
+        target: the density to sample.
         metric: G, from `momentem.metrics`.
-        step_size: of the generalised leapfrog; where G whitens, of order 1.
+        step_size: step size of the generalised leapfrog; of order 1 where G whitens the posterior.
         num_steps: leapfrog steps per draw.
-        fixed_point: how implicit steps are solved; None is `until(1e-10)`.
+        fixed_point: how to solve the implicit steps; None is `until(1e-10)`.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
+        >>> metric = mt.metrics.metric(lambda x: 1.0 + x**2)
+        >>> kernel = mt.riemannian.rhmc(target, metric, step_size=0.1, num_steps=3)
+        >>> state = kernel.init(jax.random.key(0), jnp.zeros(2))
+        >>> state, info = kernel.step(jax.random.key(1), state)
+        >>> bool(info.stats["acceptance_rate"] > 0.9)
+        True
     """
     fixed_point = until() if fixed_point is None else fixed_point
     check_riemannian(target, metric, step_size, num_steps, fixed_point)
-    return RiemannianKernel(
-        Partial(_init, target, metric),
-        Partial(_step, target, metric, step_size, num_steps, fixed_point),
-    )
+    step = Partial(_step, target, metric, step_size, num_steps, fixed_point)
+    return RiemannianKernel(Partial(_init, target, metric), step)
 
 
 def evaluate(target: AnyTarget, metric: Metric, position: Vector) -> RiemannPoint:
-    """All that is known of a position."""
+    """Return the log density, its gradient and the geometry at a position."""
     value, gradient = jax.value_and_grad(target.logdensity)(position)
     return RiemannPoint(position, value, gradient, *at(metric, position))
 
@@ -69,7 +75,7 @@ def generalised_leapfrog(
     point: RiemannPoint,
     momentum: Vector,
 ) -> tuple[RiemannPoint, Vector, Flag]:
-    """One step, and whether both implicit lines were solved."""
+    """Take one step. Return its end, and whether both implicit lines were solved."""
     half = step_size / 2
     momentum, is_kicked = kick(metric, fixed_point, half, point, momentum)
     position, is_moved = drift(metric, fixed_point, half, point, momentum)
@@ -78,7 +84,7 @@ def generalised_leapfrog(
 
 
 def energy(point: RiemannPoint, momentum: Vector) -> Scalar:
-    """H."""
+    """Return H."""
     kinetic = jnp.vdot(momentum, point.factor.velocity(momentum)) / 2
     return kinetic + point.log_determinant / 2 - point.logdensity
 
@@ -115,6 +121,5 @@ def _step(
     here, momentum = jax.tree.map(
         lambda new, old: jnp.where(is_accepted, new, old), (end, momentum), (state, start)
     )
-    told = {"n_steps": jnp.asarray(num_steps), "step_size": eps}
-    stats = {"lp": here.logdensity, **stats, **told}
+    stats = {"lp": here.logdensity, **stats, "n_steps": jnp.asarray(num_steps), "step_size": eps}
     return here, Info(here.position, momentum, here.gradient, stats)

@@ -1,5 +1,5 @@
-"""SGR-NPHMC (Roychowdhury, Kulis and Parthasarathy 2016): SG-NPHMC whose mass is a metric, anchored
-in every step (maths 7).
+"""SGR-NPHMC (Roychowdhury, Kulis and Parthasarathy 2016): SG-NPHMC with a metric for a
+mass, anchored in every step (maths 7).
 
     Phi(theta, pi) = -L(theta) + log |G(theta)| / 2 + pi' G(theta)^-1 pi / 2
 
@@ -15,12 +15,13 @@ One step, on y = L^-1 pi with G = L L', with one minibatch w:
         pi' <- p/s - (eps/2) dPhi_w/dtheta(theta', p/s)
     O   again
 
-v is the gradient noise in units of the metric, V = v G. For the Fisher metric of all data it is
-N/n, the metric being the covariance of the gradient up to the prior; what v misses of it, a
-multiple of G again, is what the thermostat absorbs. The metric itself may come from a sample of the
-data, the same all along: any metric is exact, a metric that changes with the minibatch is not.
+v is the gradient noise in units of the metric, V = v G. It is N/n for the Fisher metric of all
+data, since the covariance of the gradient is that metric, up to the prior. The thermostat absorbs
+what v misses, which is again a multiple of G. The metric itself may come from a sample of the data,
+if the sample stays the same: any fixed metric is exact, and one that changes with the minibatch is
+not.
 
-Deviates: the paper's single fixed-point iteration is of first order only.
+Deviates: the paper takes a single fixed-point iteration, which makes the method first order.
 """
 
 from typing import Any
@@ -30,21 +31,24 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_positive
-from momentem.kernels._nphmc import bounded_log, quadratic_root
-from momentem.kernels._sg_nphmc import SGNPHMCState, fresh_thermostat
-from momentem.kernels.integrators import Path, step_normals
 from momentem.kernels.langevin import (
+    Path,
+    ThermostatState,
     check_stochastic,
     damping,
-    fresh_momentum,
-    tell,
-    tell_thermostat,
+    draw_momentum,
+    keep_or_restart,
+    report_thermostat,
+    step_normals,
 )
+from momentem.kernels.nose import bounded_log, draw_thermostat, quadratic_root
+from momentem.pytrees import Static
+from momentem.riemannian.ensemble import RiemannianKernel
 from momentem.riemannian.fixed_points import FixedPoint, iterations
 from momentem.riemannian.metrics import Metric, factorise
 from momentem.riemannian.moves import RiemannPoint, at, check_riemannian, drift, force, kick
 from momentem.targets._minibatch import StochasticTarget
-from momentem.types import Info, Learnt, PRNGKey, RiemannianKernel, Scalar, Static, Vector
+from momentem.types import Info, Learnt, PRNGKey, Scalar, Vector
 
 __all__ = ["sgr_nphmc"]
 
@@ -59,18 +63,31 @@ def sgr_nphmc(
     thermostat_mass: float | None = None,
     fixed_point: FixedPoint | None = None,
 ) -> RiemannianKernel:
-    """The anchored SGR-NPHMC kernel. Its mass is its metric: nothing can be learnt.
+    """Build the anchored SGR-NPHMC kernel. Its mass is its metric, so EM has nothing to learn.
 
     Args:
         target: a minibatch target.
         metric: G, from `momentem.metrics`.
-        step_size: of every step.
-        num_steps: steps per draw, each of two gradients of one minibatch.
-        friction: A, per unit of time.
+        step_size: eps, of every step.
+        num_steps: steps per draw, each with two gradients of one minibatch.
+        friction: A, the injected friction per unit of time.
         noise: v, the variance of the gradient noise in units of the metric; N/n for the Fisher
             metric of all data, 0 to leave all of it to the thermostat.
         thermostat_mass: Q; None is the dimension.
-        fixed_point: how implicit steps are solved; None is `iterations(6)`.
+        fixed_point: how to solve the implicit steps; None is `iterations(6)`.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> log_prior = lambda x: -0.5 * x @ x
+        >>> log_likelihood = lambda x, row: -0.5 * (row - x) @ (row - x)
+        >>> rows = jnp.ones((4, 2))
+        >>> target = mt.dataset(log_prior, log_likelihood, rows, jnp.zeros(2), batch_size=2)
+        >>> metric = mt.metrics.metric(lambda x: 5.0 + x**2)
+        >>> kernel = mt.riemannian.sgr_nphmc(target, metric, step_size=0.1, num_steps=3)
+        >>> state = kernel.init(jax.random.key(0), jnp.zeros(2))
+        >>> state, info = kernel.step(jax.random.key(1), state)
+        >>> bool(info.stats["diverging"])
+        False
     """
     check_stochastic(target, num_steps, friction)
     fixed_point = iterations(6) if fixed_point is None else fixed_point
@@ -79,16 +96,14 @@ def sgr_nphmc(
     Q = float(len(target.initial)) if thermostat_mass is None else thermostat_mass
     check_positive(thermostat_mass=Q)
     numbers = step_size, friction, noise, Q
-    return RiemannianKernel(
-        Partial(_init, Q),
-        Partial(_step, target, metric, Static(num_steps), *numbers, fixed_point),
-    )
+    step = Partial(_step, target, metric, Static(num_steps), *numbers, fixed_point)
+    return RiemannianKernel(Partial(_init, Q), step)
 
 
-def _init(thermostat_mass: Scalar | float, key: PRNGKey, position: Vector) -> SGNPHMCState:
+def _init(thermostat_mass: Scalar | float, key: PRNGKey, position: Vector) -> ThermostatState:
     momentum_key, thermostat_key = jax.random.split(key)
-    q = fresh_thermostat(thermostat_key, jnp.asarray(thermostat_mass, position.dtype))
-    return SGNPHMCState(position, fresh_momentum(momentum_key, position), q)
+    q = draw_thermostat(thermostat_key, jnp.asarray(thermostat_mass, position.dtype))
+    return ThermostatState(position, draw_momentum(momentum_key, position), q)
 
 
 def anchored_leapfrog(
@@ -101,10 +116,10 @@ def anchored_leapfrog(
     momentum: Vector,
     thermostat: Scalar,
 ) -> tuple[RiemannPoint, Vector, Scalar, Scalar]:
-    """One NP step from s = 1: the point, pi and q it ends at, and dH there.
+    """Take one NP step from s = 1. Return its end, as point, pi and q, and dH there.
 
-    `evaluate` gives all that is known of a position on this minibatch. What was not solved comes
-    back as NaN.
+    `evaluate` returns the RiemannPoint of a position on this minibatch. If an implicit line was not
+    solved, pi is NaN.
     """
     half, Q, dim = step_size / 2, thermostat_mass, len(momentum)
     thermal = thermostat**2 / (2 * Q)
@@ -141,8 +156,8 @@ def _step(
     thermostat_mass: Scalar | float,
     fixed_point: FixedPoint,
     key: PRNGKey,
-    state: SGNPHMCState,
-) -> tuple[SGNPHMCState, Info]:
+    state: ThermostatState,
+) -> tuple[ThermostatState, Info]:
     dtype = state.position.dtype
     eps, Q = jnp.asarray(step_size, dtype), jnp.asarray(thermostat_mass, dtype)
     batch_key, noise_key, thermostat_key = jax.random.split(key, 3)
@@ -176,10 +191,11 @@ def _step(
     theta, y, q, geometry, total, drifted, gradient = end
     mean = total / num_steps.value
     path = Path(theta, y, q, gradient, noises, informations, mean, normals.spare)
-    old = state._replace(thermostat=fresh_thermostat(thermostat_key, Q))
-    learnt = Learnt(geometry[0], eps, jnp.full_like(theta, noise))
-    stats = {"energy_error": drifted, "step_size": eps}
-    new, info = tell_thermostat(tell(learnt, old, SGNPHMCState(theta, y, q), path, stats))
-    # of the state that was kept, which is not where the path ended if it had to be undone
+    old = state._replace(thermostat=draw_thermostat(thermostat_key, Q))
+    learnt = Learnt(geometry[0], eps, noise=jnp.full_like(theta, noise))
+    new = ThermostatState(theta, y, q)
+    kept = keep_or_restart(learnt, old, new, path, energy_error=drifted, step_size=eps)
+    new, info = report_thermostat(kept)
+    # if the chain restarted, the metric is not the one at the end of the path
     momentum = factorise(metric.matrix(new.position)).colour(new.whitened)
     return new, info._replace(momentum=momentum)

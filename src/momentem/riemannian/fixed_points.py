@@ -1,10 +1,10 @@
-"""Implicit steps: x = f(x), solved by iteration from a start that is near.
+"""Solvers of implicit steps: x = f(x), by iteration from a nearby start.
 
-    iterations(number)        so many, whatever they reach: the paper's way, and vmap's favourite
-    until(tolerance, most)    as many as it takes for max |x - f(x)| <= tolerance (1 + max |x|)
+    iterations(number)        a fixed number, as in the paper: no chain waits for another
+    until(tolerance, most)    until max |x - f(x)| <= tolerance (1 + max |x|)
 
-Reversibility and invariance hold to the error that is left, so `until` says whether it was reached;
-a step that did not is a divergence.
+Reversibility and invariance hold up to the error that remains. So `until` reports whether it
+reached the tolerance, and a step that did not is a divergence.
 """
 
 from collections.abc import Callable
@@ -21,27 +21,43 @@ __all__ = ["FixedPoint", "iterations", "until"]
 
 
 class FixedPoint(NamedTuple):
-    """How an implicit step is solved."""
+    """A solver of implicit steps."""
 
-    solve: Callable[..., tuple[Vector, Flag]]  # (f, start) -> (x, whether it is converged)
+    solve: Callable[..., tuple[Vector, Flag]]  # (f, start) -> (x, whether it converged)
 
 
 def iterations(number: int) -> FixedPoint:
-    """`number` iterations. One gives a method of first order only, three or more of second.
+    """Build a solver that takes a fixed number of iterations.
+
+    One iteration makes a method of first order only; three or more make it of second order.
 
     Args:
-        number: at least 1.
+        number: iterations, at least 1.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> x, is_converged = mt.fixed_points.iterations(3).solve(lambda x: x / 2, jnp.ones(2))
+        >>> x.tolist()
+        [0.125, 0.125]
     """
     check_count(1, number=number)
     return FixedPoint(Partial(_iterate, number))
 
 
 def until(tolerance: float = 1e-10, most: int = 50) -> FixedPoint:
-    """As many iterations as the tolerance takes, in the slowest of the chains moved together.
+    """Build a solver that iterates until it reaches a tolerance.
+
+    Chains that move together all wait for the slowest.
 
     Args:
-        tolerance: relative to the largest coordinate; not below what the dtype can tell apart.
-        most: iterations at which a step is given up as a divergence.
+        tolerance: relative to the largest coordinate, and at least a few units of rounding.
+        most: the number of iterations after which the step counts as a divergence.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> x, is_converged = mt.fixed_points.until(1e-3).solve(jnp.cos, jnp.ones(2))
+        >>> bool(is_converged), round(float(x[0]), 2)
+        (True, 0.74)
     """
     check_positive(tolerance=tolerance)
     check_count(1, most=most)

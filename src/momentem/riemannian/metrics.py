@@ -1,13 +1,13 @@
-"""Metrics: masses that depend on where the chain is, M = G(theta).
+"""Metrics: masses that depend on the position of the chain, M = G(theta).
 
 A metric is a function from the unconstrained position to a positive definite matrix, or to the
-diagonal of one. Riemannian kernels need three things of it at every point, and each is one pass of
-automatic differentiation, never D:
+diagonal of one. Riemannian kernels need three things of it at every point. Each takes one pass of
+automatic differentiation, not D of them:
 
     G(theta), its Cholesky factor L and log |G|
-    grad log |G|          = the pullback of G^-1 through theta -> G(theta)
-    grad (v' G(theta) v)  with v held: the pullback of v v', or a gradient of `quadratic`, which for
-                          the information of N data costs O(N D) where G itself costs O(N D^2)
+    grad log |G|          the pullback of G^-1 through theta -> G(theta)
+    grad (v' G(theta) v)  with v fixed: the gradient of `quadratic`, which for the information of N
+                          data costs O(N D), where G itself costs O(N D^2)
 """
 
 from collections.abc import Callable
@@ -20,8 +20,9 @@ from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
 from momentem.checks import check_callable, check_positive
+from momentem.pytrees import as_partial
 from momentem.targets._minibatch import AnyTarget
-from momentem.types import Matrix, Scalar, Vector, as_partial
+from momentem.types import Matrix, Scalar, Vector
 
 __all__ = ["Metric", "diagonal", "exponential_family", "logistic", "metric", "softabs"]
 
@@ -34,57 +35,56 @@ class Metric(NamedTuple):
 
 
 class DiagonalFactor(NamedTuple):
-    """A diagonal G at one point."""
+    """The factor of a diagonal G at one point."""
 
     root: Vector
 
     def velocity(self, momentum: Vector) -> Vector:
-        """G^-1 p."""
+        """Return G^-1 p."""
         return momentum / self.root**2
 
     def colour(self, whitened: Vector) -> Vector:
-        """L y."""
+        """Return L y."""
         return self.root * whitened
 
     def whiten(self, momentum: Vector) -> Vector:
-        """L^-1 p."""
+        """Return L^-1 p."""
         return momentum / self.root
 
     def inverse(self) -> Vector:
-        """G^-1."""
+        """Return G^-1."""
         return 1 / self.root**2
 
     def log_determinant(self) -> Scalar:
-        """log |G|."""
+        """Return log |G|."""
         return 2 * jnp.sum(jnp.log(self.root))
 
 
 class DenseFactor(NamedTuple):
-    """G = L L' at one point."""
+    """The Cholesky factor L of G = L L' at one point."""
 
     root: Matrix
 
     def velocity(self, momentum: Vector) -> Vector:
-        """G^-1 p."""
+        """Return G^-1 p."""
         return solve_triangular(self.root, self.whiten(momentum), lower=True, trans=1)
 
     def colour(self, whitened: Vector) -> Vector:
-        """L y."""
+        """Return L y."""
         return self.root @ whitened
 
     def whiten(self, momentum: Vector) -> Vector:
-        """L^-1 p."""
+        """Return L^-1 p."""
         return solve_triangular(self.root, momentum, lower=True)
 
     def inverse(self) -> Matrix:
-        """G^-1."""
-        inverse_root = solve_triangular(
-            self.root, jnp.eye(len(self.root), dtype=self.root.dtype), lower=True
-        )
+        """Return G^-1."""
+        identity = jnp.eye(len(self.root), dtype=self.root.dtype)
+        inverse_root = solve_triangular(self.root, identity, lower=True)
         return inverse_root.T @ inverse_root
 
     def log_determinant(self) -> Scalar:
-        """log |G|."""
+        """Return log |G|."""
         return 2 * jnp.sum(jnp.log(jnp.diagonal(self.root)))
 
 
@@ -92,7 +92,10 @@ Factor = DiagonalFactor | DenseFactor
 
 
 def factorise(matrix: Array) -> Factor:
-    """G's factor; NaN, which kernels count as a divergence, where G is not positive definite."""
+    """Return the factor of G.
+
+    It is NaN, which kernels count as a divergence, if G is not positive definite.
+    """
     if matrix.ndim == 1:
         return DiagonalFactor(jnp.sqrt(matrix))
     return DenseFactor(jnp.linalg.cholesky(matrix))
@@ -102,16 +105,16 @@ def metric(
     matrix: Callable[[Vector], Array],
     quadratic: Callable[[Vector, Vector], Scalar] | None = None,
 ) -> Metric:
-    """A metric from a function of your own.
+    """Build a metric from a function of your own.
 
     Args:
         matrix: maps an unconstrained position to G(theta), D x D and positive definite, or to the D
             entries of a diagonal G.
-        quadratic: maps (theta, v) to v' G(theta) v, if that is cheaper than through the matrix.
+        quadratic: maps (theta, v) to v' G(theta) v. Give it if it is cheaper than the matrix.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> funnel = metric(lambda x: jnp.stack([1.0 + 0 * x[0], jnp.exp(-x[0])]))
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> funnel = mt.metrics.metric(lambda x: jnp.stack([1.0 + 0 * x[0], jnp.exp(-x[0])]))
         >>> funnel.matrix(jnp.zeros(2)).tolist()
         [1.0, 1.0]
     """
@@ -129,25 +132,25 @@ def exponential_family(
     prior: Callable[[Vector], Array] | ArrayLike,
     scale: float = 1.0,
 ) -> Metric:
-    """Fisher information of exponential-family data, plus the curvature of the prior.
+    """Build a metric: Fisher information of exponential-family data plus curvature of the prior.
 
         G(theta) = scale sum_i J_i' (hess A)(eta_i) J_i + prior(theta)
 
-    with eta_i = natural(theta, datum_i), J_i its Jacobian, A the log partition function.
+    with eta_i = natural(theta, datum_i), J_i its Jacobian, and A the log partition function.
 
     Args:
         natural: maps (unconstrained position, datum) to natural parameters.
-        log_partition: A, of the natural parameters.
-        data: a pytree of arrays with a shared leading axis. The covariates are all that matters:
-            a Fisher information does not depend on the responses.
-        prior: -hess log prior as D entries or D x D, or a function of the position that gives it.
-        scale: N/m if `data` is a sample of m among N rows: any positive definite metric is exact.
+        log_partition: A, a function of the natural parameters.
+        data: a pytree of arrays with a shared leading axis. It needs the covariates only: a Fisher
+            information does not depend on the responses.
+        prior: -hess log prior as D entries or D x D, or a function of the position that returns it.
+        scale: N/m if `data` is a sample of m of the N rows: any positive definite metric is exact.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> x = jnp.array([[1.0, 2.0], [0.0, 1.0]])
-        >>> G = exponential_family(lambda w, x: x @ w, jax.nn.softplus, x, jnp.ones(2))
-        >>> G.matrix(jnp.zeros(2)).tolist()
+        >>> import jax, jax.numpy as jnp, momentem as mt
+        >>> natural, rows = lambda w, x: x @ w, jnp.array([[1.0, 2.0], [0.0, 1.0]])
+        >>> metric = mt.metrics.exponential_family(natural, jax.nn.softplus, rows, jnp.ones(2))
+        >>> metric.matrix(jnp.zeros(2)).tolist()
         [[1.25, 0.5], [0.5, 2.25]]
     """
     check_callable(natural=natural, log_partition=log_partition)
@@ -159,12 +162,18 @@ def exponential_family(
 
 
 def logistic(x: ArrayLike, prior: ArrayLike, scale: float = 1.0) -> Metric:
-    """The metric of a logistic regression: X' diag(w (1 - w)) X + prior precision.
+    """Build the metric of a logistic regression: X' diag(w (1 - w)) X + prior precision.
 
     Args:
-        x: the covariates, one row a datum.
+        x: the covariates, one row per datum.
         prior: the prior's precision, D entries or D x D.
         scale: as for `exponential_family`.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> metric = mt.metrics.logistic(jnp.array([[1.0, 2.0], [0.0, 1.0]]), prior=jnp.ones(2))
+        >>> metric.matrix(jnp.zeros(2)).tolist()
+        [[1.25, 0.5], [0.5, 2.25]]
     """
     check_positive(scale=scale)
     parts = (jnp.asarray(x), jnp.asarray(prior), scale)
@@ -172,13 +181,19 @@ def logistic(x: ArrayLike, prior: ArrayLike, scale: float = 1.0) -> Metric:
 
 
 def softabs(target: AnyTarget, sharpness: float = 1e6) -> Metric:
-    """The negative Hessian of any log density, its eigenvalues made positive (Betancourt 2013).
+    """Build a metric from a negative Hessian, with eigenvalues made positive (Betancourt 2013).
 
         G = U diag(lambda coth(sharpness lambda)) U',     -hess L = U diag(lambda) U'
 
     Args:
-        target: what is sampled.
-        sharpness: eigenvalues below its inverse in size count as that inverse.
+        target: the density to sample.
+        sharpness: eigenvalues smaller in size than its inverse count as its inverse.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: x[0] ** 2 - x[1] ** 2, initial=jnp.zeros(2))
+        >>> mt.metrics.softabs(target).matrix(jnp.zeros(2)).round(3).tolist()
+        [[2.0, 0.0], [0.0, 2.0]]
     """
     check_positive(sharpness=sharpness)
     matrix = Partial(_softabs_of_hessian, target.logdensity, sharpness)
@@ -186,10 +201,16 @@ def softabs(target: AnyTarget, sharpness: float = 1e6) -> Metric:
 
 
 def diagonal(full: Metric) -> Metric:
-    """The diagonal of a metric, as a metric: O(D) to use, not cheaper to evaluate.
+    """Build a metric from the diagonal of another: O(D) to use, but not cheaper to evaluate.
 
     Args:
         full: a dense metric.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> full = mt.metrics.logistic(jnp.array([[1.0, 2.0], [0.0, 1.0]]), prior=jnp.ones(2))
+        >>> mt.metrics.diagonal(full).matrix(jnp.zeros(2)).tolist()
+        [1.25, 2.25]
     """
     matrix = Partial(_diagonal_of_matrix, full.matrix)
     return Metric(matrix, Partial(_quadratic_of_matrix, matrix))
@@ -235,7 +256,7 @@ def _information(
 
 
 def _scalar(log_partition: Callable, eta: Array) -> Scalar:
-    """A(eta), for functions of one natural parameter and of several."""
+    """Return A(eta), for functions of one natural parameter and of several."""
     return jnp.sum(log_partition(eta[0] if len(eta) == 1 else eta))
 
 
@@ -279,17 +300,15 @@ def _softabs_of_hessian(logdensity: Callable, sharpness: Any, theta: Vector) -> 
 
 
 def _smooth_abs(x: Array, sharpness: Scalar) -> tuple[Array, Array]:
-    """x coth(s x) and its derivative, by their series about 0 and their limits far from it."""
+    """Return x coth(s x) and its derivative, by series near 0 and by limits far from it."""
     z = sharpness * x
     is_small, is_large = jnp.abs(z) < 1e-3, jnp.abs(z) > 20
     safe = jnp.where(is_small | is_large, 1.0, z)
     value = jnp.where(is_large, jnp.abs(z), safe / jnp.tanh(safe))
     slope = 1 / jnp.tanh(safe) - safe / jnp.sinh(safe) ** 2
     slope = jnp.where(is_large, jnp.sign(z), slope)
-    value, slope = (
-        jnp.where(is_small, 1 + z**2 / 3, value),
-        jnp.where(is_small, 2 * z / 3, slope),
-    )
+    value = jnp.where(is_small, 1 + z**2 / 3, value)
+    slope = jnp.where(is_small, 2 * z / 3, slope)
     return value / sharpness, slope
 
 
@@ -301,8 +320,10 @@ def _softabs(matrix: Matrix, sharpness: Scalar) -> Matrix:
 
 @_softabs.defjvp
 def _softabs_jvp(primals: tuple, tangents: tuple) -> tuple[Matrix, Matrix]:
-    """Daleckii and Krein: U (J o (U' dH U)) U' with divided differences J, equal eigenvalues
-    included, where the derivative of an eigenvector does not exist."""
+    """Return the derivative by Daleckii and Krein: U (J o (U' dH U)) U', J divided differences.
+
+    It also holds for equal eigenvalues, where the derivative of an eigenvector does not exist.
+    """
     matrix, sharpness = primals
     eigenvalues, vectors = jnp.linalg.eigh(matrix)
     values, _ = _smooth_abs(eigenvalues, sharpness)
@@ -310,7 +331,7 @@ def _softabs_jvp(primals: tuple, tangents: tuple) -> tuple[Matrix, Matrix]:
     middles = (eigenvalues[:, None] + eigenvalues[None]) / 2
     is_near = jnp.abs(gaps) <= 1e-6 * jnp.max(jnp.abs(eigenvalues))
     is_straight = (jnp.abs(gaps) * sharpness < 1e-3) | (jnp.abs(middles) * sharpness > 20)
-    is_equal = is_near & is_straight | (gaps == 0)  # a quotient would be nothing but rounding
+    is_equal = is_near & is_straight | (gaps == 0)  # there the quotient is rounding error
     divided = (values[:, None] - values[None]) / jnp.where(is_equal, 1.0, gaps)
     quotients = jnp.where(is_equal, _smooth_abs(middles, sharpness)[1], divided)
     turned = vectors.T @ tangents[0] @ vectors

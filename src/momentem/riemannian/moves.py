@@ -5,7 +5,8 @@
 
     force_i(theta, p) = d_i L - tr(G^-1 d_i G) / 2 + v' d_i G v / 2,      v = G^-1 p
 
-All of the force that does not depend on p is found once per point, with the factor of G.
+The part of the force that does not depend on p is computed once per point, with the factor of G,
+and carried to the next step.
 """
 
 from typing import Any, NamedTuple
@@ -15,19 +16,19 @@ import jax
 from momentem.checks import check_count, check_instance, check_positive
 from momentem.riemannian.fixed_points import FixedPoint
 from momentem.riemannian.metrics import Metric, factorise
-from momentem.targets._minibatch import AnyTarget
+from momentem.targets._minibatch import AnyTarget, check_target
 from momentem.types import Flag, Scalar, Vector
 
 __all__ = ["RiemannPoint", "at", "check_riemannian", "drift", "force", "kick"]
 
 
 class RiemannPoint(NamedTuple):
-    """A position, with all that is known of density and metric there."""
+    """A position, with the log density, its gradient and the geometry there."""
 
     position: Vector
     logdensity: Scalar
     gradient: Vector
-    factor: Any  # of G
+    factor: Any  # the factor of G
     log_determinant: Scalar  # log |G|
     trace_force: Vector  # -grad log |G| / 2
 
@@ -35,8 +36,8 @@ class RiemannPoint(NamedTuple):
 def check_riemannian(
     target: AnyTarget, metric: Metric, step_size: float, num_steps: int, fixed_point: FixedPoint
 ) -> None:
-    """Checks what Riemannian factories take."""
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
+    """Check the arguments that all Riemannian factories take."""
+    check_target(target)
     check_instance(Metric, "build it with a factory from momentem.metrics", metric=metric)
     check_instance(FixedPoint, "use fixed_points.iterations or until", fixed_point=fixed_point)
     check_positive(step_size=step_size)
@@ -50,30 +51,27 @@ def check_riemannian(
 
 
 def at(metric: Metric, position: Vector) -> tuple[Any, Scalar, Vector]:
-    """G's factor at a point, log |G|, and -grad log |G| / 2: one pass forwards and one back."""
+    """Return the geometry at a position: the factor of G, log |G|, and -grad log |G| / 2."""
     matrix, pull_back = jax.vjp(metric.matrix, position)
     factor = factorise(matrix)
     return factor, factor.log_determinant(), pull_back(-factor.inverse() / 2)[0]
 
 
 def bend(metric: Metric, position: Vector, velocity: Vector) -> Vector:
-    """grad (v' G(theta) v) / 2 with v held: the part of the force that depends on the momentum."""
+    """Return grad (v' G(theta) v) / 2 with v fixed: the part of the force that depends on p."""
     return jax.grad(metric.quadratic)(position, velocity) / 2
 
 
 def force(metric: Metric, point: RiemannPoint, momentum: Vector) -> Vector:
-    """-dH/dtheta."""
-    return (
-        point.gradient
-        + point.trace_force
-        + bend(metric, point.position, point.factor.velocity(momentum))
-    )
+    """Return -dH/dtheta."""
+    constant = point.gradient + point.trace_force
+    return constant + bend(metric, point.position, point.factor.velocity(momentum))
 
 
 def kick(
     metric: Metric, fixed_point: FixedPoint, half: Scalar, point: RiemannPoint, momentum: Vector
 ) -> tuple[Vector, Flag]:
-    """p½ = p + half force(theta, p½)."""
+    """Solve p½ = p + half force(theta, p½). Return p½, and whether it converged."""
     return fixed_point.solve(lambda p: momentum + half * force(metric, point, p), momentum)
 
 
@@ -85,7 +83,10 @@ def drift(
     momentum: Vector,
     scale: Scalar | float = 1.0,
 ) -> tuple[Vector, Flag]:
-    """theta' = theta + half [G(theta)^-1 + G(theta')^-1 / scale] p½."""
+    """Solve theta' = theta + half [G(theta)^-1 + G(theta')^-1 / scale] p½.
+
+    Return theta', and whether it converged.
+    """
     velocity = point.factor.velocity(momentum)
 
     def move(position: Vector) -> Vector:

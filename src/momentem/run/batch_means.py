@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from momentem.moments import Moments
-from momentem.moments import observe as observe_moments
+from momentem.moments import Moments, add_samples
 from momentem.types import Count
 
 __all__ = ["NUM_BATCHES", "Streamed", "observe"]
@@ -23,7 +22,7 @@ NUM_BATCHES = 32  # places; at least half of them are full batches
 
 
 class Streamed(NamedTuple):
-    """Of every parameter by name, per chain."""
+    """Moments and batch means of every parameter by name, per chain."""
 
     num_draws: Count
     mean: dict[str, Array]
@@ -32,15 +31,16 @@ class Streamed(NamedTuple):
 
     @classmethod
     def fresh(cls, forms: Mapping[str, Any], num_chains: int) -> "Streamed":
-        """Of no draws yet, of parameters of these shapes and dtypes."""
+        """Return the moments of no draws, of parameters of these shapes and dtypes."""
         batches = {
             name: jnp.zeros((num_chains, NUM_BATCHES, *form.shape), form.dtype)
             for name, form in forms.items()
         }
-        return cls(*Moments.fresh(forms, num_chains), batches)
+        zeros = {name: jnp.zeros_like(array[:, 0]) for name, array in batches.items()}
+        return cls(*Moments.fresh(zeros, zeros), batches)
 
     def by_chain(self) -> dict[str, dict[str, np.ndarray]]:
-        """As groups of a trace; the variance over n - 1."""
+        """Return means and variances (over n - 1) as groups of a trace."""
         n = int(self.num_draws)
         unbiased = np.float64(n / (n - 1)) if n > 1 else np.nan
         return {
@@ -52,19 +52,21 @@ class Streamed(NamedTuple):
         }
 
     def ess(self) -> dict[str, np.ndarray]:
-        """The effective sample size of all chains' mean, by name: draws times their variance over
-        that of the batches' means times their length, both about the mean of all chains, so that
-        chains that disagree lower it. Batches are merged until they are no more than long.
+        """Return the effective sample size of the mean of all chains, by name.
 
-        Its relative error is about sqrt(2 / batches), the chains' together: .18 for four chains of
-        16; nan below four draws, or of what never moved.
+        It is the number of draws, times their variance, over the variance of the batches' means
+        times their length. Both variances are about the mean of all chains, so that chains that
+        disagree lower it. Batches are merged until there are no more of them than each has draws.
+
+        Its relative error is about sqrt(2 / batches), counted over all chains: .18 for four chains
+        of 16. It is NaN for fewer than four draws, and for what never moved.
         """
         n = int(self.num_draws)
         return {name: _ess(n, *(np.asarray(of[name]) for of in self[1:])) for name in self.mean}
 
 
 def observe(streamed: Streamed, draw: dict[str, Array]) -> Streamed:
-    """With one more draw of every chain."""
+    """Add one more draw of every chain."""
     before, mean, variance, batches = streamed
     length = _length(before)
     # the first draw for which places are lacking: its batch is twice as long as the one before
@@ -75,25 +77,26 @@ def observe(streamed: Streamed, draw: dict[str, Array]) -> Streamed:
         kept = jax.lax.cond(is_full, _merged, lambda batches: batches, batches[name])
         rest = (x - kept[:, place]) / filled.astype(x.dtype)
         grown[name] = kept.at[:, place].add(rest)
-    return Streamed(*observe_moments(Moments(before, mean, variance), draw), grown)
+    one = {name: x[None] for name, x in draw.items()}
+    return Streamed(*add_samples(Moments(before, mean, variance), one), grown)
 
 
 def _length(before: Count) -> Count:
-    """Of the batch that a draw belongs to when it comes after so many: the least power of two by
-    which all fit."""
+    """Return the length of the batch that a draw belongs to, given the number of draws before it:
+    the smallest power of two with which all fit."""
     rounds = before // NUM_BATCHES
     num_bits = jnp.iinfo(rounds.dtype).bits - jax.lax.clz(rounds)
     return jnp.left_shift(jnp.ones_like(rounds), num_bits)
 
 
 def _merged(batches: Array) -> Array:
-    """In pairs, into the first half of the places."""
+    """Merge batches in pairs, into the first half of the places."""
     pairs = _pairs(batches)
     return jnp.concatenate([pairs, jnp.zeros_like(pairs)], axis=1)
 
 
 def _pairs(batches: Any) -> Any:
-    """The means of neighbours; an odd last one is left out."""
+    """Return the means of neighbours; an odd last one is left out."""
     even = batches[:, : batches.shape[1] // 2 * 2]
     return 0.5 * (even[:, ::2] + even[:, 1::2])
 

@@ -1,20 +1,17 @@
 """What to make of a trace: a summary table, and warnings of trouble with their remedies."""
 
-import sys
-import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import arviz_stats
 import numpy as np
-from arviz_base import dict_to_dataset
-from xarray import DataArray, Dataset, DataTree
 
-from momentem.run.health import Troubles
+from momentem.run.health import Troubles, warn
+
+if TYPE_CHECKING:
+    import xarray
 
 __all__ = [
     "Convergence",
-    "SamplingWarning",
     "convergence",
     "is_short",
     "summary",
@@ -32,10 +29,6 @@ MIN_DRAWS = 1000  # as long as so many are left in a chain
 BLOCK_BYTES = 2**25  # that are read from a run log at a time
 
 
-class SamplingWarning(UserWarning):
-    """The draws may not represent the posterior."""
-
-
 class Convergence(NamedTuple):
     """Names and values of the scalars that look worst, and which were looked at."""
 
@@ -46,7 +39,7 @@ class Convergence(NamedTuple):
     streamed: list[str]  # troubles of parameters that are not kept
 
 
-def summary(trace: DataTree, **options: Any) -> Any:
+def summary(trace: "xarray.DataTree", **options: Any) -> Any:
     """Mean, sd, interval, ESS, R-hat and MCSE of every parameter, as a pandas DataFrame (ArviZ's
     summary).
 
@@ -65,11 +58,13 @@ def summary(trace: DataTree, **options: Any) -> Any:
         raise ValueError(
             "trace has no posterior draws to summarise: the run was cut in its warm-up"
         )
+    import arviz_stats
+
     return arviz_stats.summary(trace, **options)
 
 
 def warn_of_trouble(
-    trace: DataTree, found: Convergence | None, warmup: Troubles, draws: Troubles
+    trace: "xarray.DataTree", found: Convergence | None, warmup: Troubles, draws: Troubles
 ) -> None:
     """Warns of divergences, of numbers that are not finite, of high R-hat and low ESS, of refused
     M-steps and of an interrupted run.
@@ -84,16 +79,8 @@ def warn_of_trouble(
         warn(message)
 
 
-def warn(message: str) -> None:
-    """Warns in the name of the first caller that is not of this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("momentem."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, SamplingWarning, stacklevel=level)
-
-
 def _messages(
-    trace: DataTree, convergence: Convergence | None, warmup: Troubles, draws: Troubles
+    trace: "xarray.DataTree", convergence: Convergence | None, warmup: Troubles, draws: Troubles
 ) -> list[str]:
     found = []
     if trace.attrs["is_interrupted"]:
@@ -138,7 +125,7 @@ def _messages(
     return found + _convergence_troubles(convergence)
 
 
-def _stochastic_troubles(trace: DataTree) -> list[str]:
+def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:
     """Of samplers without a Metropolis step: the draws' temperature, and the noise's share."""
     stats = trace["sample_stats"].to_dataset()
     if "kinetic_temperature" not in stats:
@@ -160,8 +147,10 @@ def _stochastic_troubles(trace: DataTree) -> list[str]:
     return found
 
 
-def convergence(trace: DataTree) -> Convergence | None:
+def convergence(trace: "xarray.DataTree") -> Convergence | None:
     """R-hat and ESS of a trace where they are worst; None if it is too short to tell."""
+    import arviz_stats  # a second to import: not before it is needed
+
     sizes = trace["posterior"].sizes if "posterior" in trace.children else {}
     if sizes.get("chain", 0) < 2 or sizes.get("draw", 0) < 4:
         return None
@@ -204,7 +193,7 @@ def _convergence_troubles(of: Convergence) -> list[str]:
     return found + of.streamed
 
 
-def _streamed_troubles(trace: DataTree, wanted: int) -> list[str]:
+def _streamed_troubles(trace: "xarray.DataTree", wanted: int) -> list[str]:
     """Of parameters that were not kept. What never moved has no size, and is no trouble here."""
     if "posterior_ess" not in trace.children:
         return []
@@ -215,8 +204,10 @@ def _streamed_troubles(trace: DataTree, wanted: int) -> list[str]:
     return [f"ESS is {ess:.0f} for {name}, which is not kept, below {least}: draw more"]
 
 
-def _checked(posterior: Dataset) -> tuple[Dataset, str]:
+def _checked(posterior: "xarray.Dataset") -> tuple["xarray.Dataset", str]:
     """Scalars of the posterior by name, (chain, draw), and a word on which, if they are not all."""
+    from arviz_base import dict_to_dataset
+
     num_chains, num_draws = posterior.sizes["chain"], posterior.sizes["draw"]
     sizes = {name: array.size // (num_chains * num_draws) for name, array in posterior.items()}
     total = sum(sizes.values())
@@ -237,7 +228,7 @@ def _checked(posterior: Dataset) -> tuple[Dataset, str]:
 
 
 def _scalars(
-    name: str, array: DataArray, chosen: range, skip: int
+    name: str, array: "xarray.DataArray", chosen: range, skip: int
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The chosen scalars of a parameter, of every so manieth draw, read in blocks of draws."""
     if not chosen:
@@ -256,7 +247,7 @@ def _scalars(
         yield label, values[:, :, i]
 
 
-def _worst(diagnostic: Dataset, largest: bool) -> tuple[str, float]:
+def _worst(diagnostic: "xarray.Dataset", largest: bool) -> tuple[str, float]:
     """The name and value of the scalar that looks worst; NaN is worst of all."""
     values = {str(name): float(value) for name, value in diagnostic.items()}
     sign = 1 if largest else -1

@@ -3,11 +3,25 @@
 Thinning drops draws, not troubles, and the run log keeps them with its segments.
 """
 
+import sys
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Trouble", "Troubles"]
+__all__ = ["SamplingWarning", "Trouble", "Troubles", "warn"]
+
+
+class SamplingWarning(UserWarning):
+    """The draws may not represent the posterior."""
+
+
+def warn(message: str) -> None:
+    """Warn in the name of the first caller outside this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("momentem."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, SamplingWarning, stacklevel=level)
 
 
 class Trouble(NamedTuple):

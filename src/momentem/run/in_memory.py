@@ -1,27 +1,17 @@
-"""What a run has drawn so far, in the host's memory."""
+"""The sink that keeps what a run has drawn in the host's memory."""
 
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from momentem.run.health import Troubles
-from momentem.run.loop import Chunk, Here, Plan
+from momentem.run.plan import Chunk, Here, Plan, kept_rows, learning_rows
 
-__all__ = ["History", "as_rows", "thinned"]
+if TYPE_CHECKING:
+    import xarray
 
-
-def thinned(plan: Plan, chunk: Chunk) -> slice:
-    """The rows of a chunk that are kept: the last of every `thin` iterations of its phase."""
-    done = chunk.first - (plan.num_warmup if chunk.here.is_frozen else 0)
-    return slice(plan.thin - 1 - done % plan.thin, chunk.iterations, plan.thin)
-
-
-def as_rows(chunk: Chunk) -> dict[str, np.ndarray]:
-    """What EM did in a chunk, a row per M-step."""
-    rows = dict(chunk.record.learning)
-    is_m_step = rows.pop("is_m_step")
-    rows["iteration"] = np.arange(chunk.first, chunk.first + chunk.iterations)
-    return {name: values[is_m_step] for name, values in rows.items()}
+__all__ = ["Memory"]
 
 
 class Phase:
@@ -33,7 +23,7 @@ class Phase:
         self._arrays: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "stats": {}}
 
     def extend(self, record: Any, kept: slice) -> None:
-        """Appends rows of a record."""
+        """Append some rows of a record."""
         count = len(range(*kept.indices(len(record.stats["diverging"]))))
         for group, arrays in self._arrays.items():
             for name, rows in getattr(record, group).items():
@@ -44,7 +34,7 @@ class Phase:
         self.length += count
 
     def reserve(self, capacity: int) -> None:
-        """Makes room for so many draws."""
+        """Make room for this many draws."""
         self.capacity = capacity
         for arrays in self._arrays.values():
             for name, old in arrays.items():
@@ -52,42 +42,60 @@ class Phase:
                 arrays[name][:, : self.length] = old[:, : self.length]
 
     def group(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays of a group, (chain, draw, …), as far as they are filled."""
+        """Return the arrays of a group, (chain, draw, …), as far as they are filled."""
         return {key: array[:, : self.length] for key, array in self._arrays[name].items()}
 
 
-class History:
+class Memory:
     """Both phases of a run, what was learnt in them, and where the run is."""
 
     is_local = False
 
-    def __init__(self, plan: Plan, here: Here):
-        self.plan, self.here = plan, here
-        self.learning: list[dict[str, np.ndarray]] = []
-        self.learnt: Any = None
+    def __init__(self, plan: Plan, here: Here, begun: float):
+        self.plan, self.here, self.num_draws = plan, here, plan.num_draws
+        self.troubles = [Troubles(), Troubles()]
+        self._begun, self._seconds = begun, 0.0
+        self._learning: list[dict[str, np.ndarray]] = []
+        self._learnt: Any = None
         lengths = plan.num_warmup // plan.thin, plan.num_draws // plan.thin
         self._phases = [Phase(length, plan.num_chains) for length in lengths]
-        self.troubles = [Troubles(), Troubles()]  # of warm-up, and of the draws
 
     def extend(self, chunk: Chunk) -> None:
-        """Appends a chunk."""
+        """Append a chunk."""
         phase = int(chunk.here.is_frozen)
-        self._phases[phase].extend(chunk.record, thinned(self.plan, chunk))
+        self._phases[phase].extend(chunk.record, kept_rows(self.plan, chunk))
         if chunk.record.learning:
-            self.learning.append(as_rows(chunk))
-            self.learnt = chunk.learnt
+            self._learning.append(learning_rows(chunk))
+            self._learnt = chunk.learnt
         self.troubles[phase] = self.troubles[phase] + chunk.troubles
-        self.here = chunk.here
-
-    def reserve(self, num_draws: int) -> None:
-        """Makes room for so many draws per chain, more than were planned."""
-        self._phases[1].reserve(num_draws // self.plan.thin)
+        self.here, self._seconds = chunk.here, time.perf_counter() - self._begun
 
     def end_phase(self) -> None:
-        """Nothing to do: memory is one."""
+        """No-op: both phases share the same memory."""
 
-    def groups(self) -> dict[str, dict[str, np.ndarray]]:
-        """By their names in ArviZ."""
+    def reserve(self, num_draws: int) -> None:
+        """Make room for this many draws per chain, more than were planned."""
+        self.num_draws = num_draws
+        self._phases[1].reserve(num_draws // self.plan.thin)
+
+    def trace(self) -> "xarray.DataTree":
+        """Return what has come so far."""
+        from momentem.run.trace import as_datatree, attributes
+
+        plan, here = self.plan, self.here
+        if not here.iteration:
+            raise KeyboardInterrupt("interrupted before the first draw")
+        is_whole = here.iteration >= plan.num_warmup + self.num_draws
+        attrs = attributes(plan, here.iteration, self._seconds, is_whole, self.troubles)
+        learnt = {} if self._learnt is None else self._learnt.arrays()
+        final = {name: np.asarray(array) for name, array in learnt.items()}
+        return as_datatree(plan, self._groups(), self._learning, final, here.moments, attrs)
+
+    def close(self) -> None:
+        """No-op: memory is freed with the sink."""
+
+    def _groups(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return the arrays by their groups' names in ArviZ."""
         groups = {}
         for phase, prefix in ((self._phases[1], ""), (self._phases[0], "warmup_")):
             if phase.length:

@@ -13,31 +13,30 @@ process, collectives of two programs at once can lock each other out.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool
 
-from momentem.devices._mesh import constrained, held, placed
-from momentem.devices.agreement import agreed, is_first, limited
-from momentem.pytrees import found
+from momentem.devices._mesh import constrain_sharding, local_part, place_state
+from momentem.devices.agreement import agree, is_first, time_limit
+from momentem.pytrees import find_node
 from momentem.run.batch_means import Streamed, observe
-from momentem.run.diagnostics import warn
-from momentem.run.health import Troubles
+from momentem.run.health import Troubles, warn
+from momentem.run.plan import Chunk, Here, Plan, Record, Sink
 from momentem.run.progress import Progress
-from momentem.targets._density import parameter_forms, parameter_names
 from momentem.targets._minibatch import AnyTarget, StochasticTarget, one_gradient
-from momentem.targets.streams import Window, turned
+from momentem.targets.parameters import parameter_forms, parameter_names
+from momentem.targets.streams import Window, set_clock, turn_window
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 from momentem.xla import keys
 from momentem.xla.compile import program
 
-__all__ = ["Chunk", "Here", "Plan", "Sink", "begin", "complete", "frozen", "init"]
+__all__ = ["begin", "complete", "freeze", "init"]
 
 CHUNK_BYTES = 2**25  # of the buffers of one chunk
 CHUNK_ITERATIONS = 4096
@@ -47,65 +46,8 @@ CHUNK_SECONDS = (
 DENSITY_EVERY = 32  # iterations between looks at the density, where the sampler itself has none
 
 
-class Plan(NamedTuple):
-    """What was asked for."""
-
-    num_draws: int
-    num_warmup: int
-    num_chains: int
-    seed: int
-    thin: int
-    keep: tuple[str, ...]  # parameters whose draws are kept
-    streamed: tuple[str, ...]  # parameters whose moments are
-    dims: Mapping[str, Sequence[str]] | None
-    coords: Mapping[str, Any] | None
-
-
-class Record(NamedTuple):
-    """What is kept of an iteration, or, with a leading axis, of many."""
-
-    parameters: dict[str, Any]  # by the user's names, chains first
-    stats: dict[str, Any]
-    learning: dict[str, Any]
-
-
-class Here(NamedTuple):
-    """Where a run is between two chunks: all that it needs to go on."""
-
-    iteration: int  # how many are done, warm-up included
-    is_frozen: bool
-    state: Any  # of the sampler
-    moments: Streamed | None  # of draws; none in warm-up
-
-
-class Chunk(NamedTuple):
-    """A piece of a run: so many iterations from `first` on, and what they came to."""
-
-    first: int
-    iterations: int
-    record: Record  # a row per iteration
-    learnt: Any
-    here: Here
-    troubles: Troubles
-
-
-@runtime_checkable
-class Sink(Protocol):
-    """Where chunks go."""
-
-    is_local: bool  # whether it takes the chains that this process holds, or all
-
-    def extend(self, chunk: Chunk) -> None:
-        """Appends a chunk."""
-        ...
-
-    def end_phase(self) -> None:
-        """Warm-up is over: its last state is what the sampler is frozen at."""
-        ...
-
-
 def begin(seed: int) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
-    """The keys of a run: of its starts, of the first state, of its iterations, and of the looks at
+    """Return the keys of a run: for its starts, its first state, its iterations, and the looks at
     the density."""
     return _split(keys.key(seed))
 
@@ -118,21 +60,21 @@ def _split(key: PRNGKey) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
 
 @partial(program, static_argnames=("mesh",))
 def init(sampler: Sampler, key: PRNGKey, positions: Vectors, *, mesh: Mesh | None = None) -> Any:
-    """The sampler's first state."""
-    positions = constrained(mesh, positions, 0)
-    return placed(mesh, sampler, key, positions, sampler.init(key, positions))
+    """Return the sampler's first state."""
+    positions = constrain_sharding(mesh, positions, 0)
+    return place_state(mesh, sampler, key, positions, sampler.init(key, positions))
 
 
-def frozen(
+def freeze(
     sampler: Sampler, state: Any, target: AnyTarget, plan: Plan, mesh: Mesh | None
 ) -> tuple[Sampler, Any]:
-    """The sampler that learns no more, and its state."""
+    """Return the sampler that learns no more, and its state."""
     sampler, state = sampler.freeze(state)
     if mesh is None:
         return sampler, state
     form = jax.ShapeDtypeStruct((plan.num_chains, len(target.initial)), target.initial.dtype)
     key = begin(plan.seed)[1]
-    place = program(lambda sampler, key, state: placed(mesh, sampler, key, form, state))
+    place = program(lambda sampler, key, state: place_state(mesh, sampler, key, form, state))
     return sampler, place(sampler, key, state)
 
 
@@ -140,18 +82,24 @@ def complete(
     target: AnyTarget,
     sampler: Sampler,
     plan: Plan,
-    here: Here,
     sink: Sink,
     progress: bool,
     mesh: Mesh | None,
-    num_draws: int | None = None,
-) -> bool:
-    """Runs on from `here` to the end of the plan; whether it got there, or Ctrl-C came first.
+) -> Sampler:
+    """Run on from where the sink is, to as many draws as it has room for, or until Ctrl-C.
 
-    `sampler` is the frozen one if `here` is. More draws than the plan's, by the same program, are
-    `num_draws` in all.
+    Args:
+        target: what is sampled.
+        sampler: how; the frozen one if the sink is past warm-up.
+        plan: of the run, with all chains.
+        sink: where chunks go.
+        progress: whether to show a bar.
+        mesh: devices to divide chains over.
+
+    Returns:
+        The sampler that moves now: the frozen one, once warm-up is over.
     """
-    total = plan.num_warmup + (plan.num_draws if num_draws is None else num_draws)
+    here, total = sink.here, plan.num_warmup + sink.num_draws
     # of several processes, one that stops early leaves the others waiting: it must end, not go on
     ignored = (KeyboardInterrupt,) if jax.process_count() == 1 else ()
     is_wanted = progress and is_first()
@@ -160,11 +108,10 @@ def complete(
             here = _run(sampler, target, plan, here, plan.num_warmup, sink, bar, mesh)
             sink.end_phase()
             bar.advance(plan.num_warmup - here.iteration, "warm-up", 0)  # what it did not need
-            sampler, state = frozen(sampler, here.state, target, plan, mesh)
+            sampler, state = freeze(sampler, here.state, target, plan, mesh)
             here = Here(plan.num_warmup, True, state, _fresh_moments(target, plan))
         _run(sampler, target, plan, here, total, sink, bar, mesh)
-        return True
-    return False
+    return sampler
 
 
 def _fresh_moments(target: AnyTarget, plan: Plan) -> Streamed | None:
@@ -180,14 +127,15 @@ def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vect
 
 
 def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
-    """Whether the density is, judged by one minibatch where there are any."""
+    """Return whether the density is finite, judged by one minibatch where there are any."""
     if isinstance(target, StochasticTarget):
         return jnp.isfinite(one_gradient(target, key, position).logdensity)
     return jnp.isfinite(target.logdensity(position))
 
 
 def _advance(sampler: Sampler, target: AnyTarget, *args: Any, **options: Any) -> tuple:
-    """Some iterations, by a program that is fast if there are minibatches, and else soon ready."""
+    """Run some iterations, by a program that is fast if there are minibatches, and else soon
+    ready."""
     advance = _fast if isinstance(target, StochasticTarget) else _soon
     return advance(sampler, target, *args, **options)
 
@@ -206,11 +154,13 @@ def _iterations(
     mesh: Mesh | None,
     is_gathered: bool,
 ) -> tuple[Any, Streamed | None, Record, Array | None, Array]:
-    """`count` iterations from iteration `start`, fewer if the sampler settles, and the record of
-    them in buffers of `size` rows, with positions to look at the density at, and their number. On
-    a mesh states stay divided by chains, and so does the record, unless every process needs all.
+    """Run `count` iterations from iteration `start`, fewer if the sampler settles.
+
+    Returns the state, the moments, the record in buffers of `size` rows, positions to look at the
+    density at, and the number of iterations. On a mesh states stay divided by chains, and so does
+    the record, unless every process needs all of it.
     """
-    shapes = jax.eval_shape(_record, sampler, key, state)[1]
+    shapes = jax.eval_shape(_record, set_clock(sampler, start), key, state)[1]
     buffers = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
 
     def goes_on(carry: tuple) -> Flag:
@@ -219,13 +169,14 @@ def _iterations(
 
     def iterate(carry: tuple) -> tuple:
         i, state, buffers = carry
-        state, row = _record(sampler, jax.random.fold_in(key, start + i), state)
+        moving = set_clock(sampler, start + i)
+        state, row = _record(moving, jax.random.fold_in(key, start + i), state)
         buffers = jax.tree.map(lambda buffer, value: buffer.at[i].set(value), buffers, row)
         return i + 1, state, buffers
 
     carry = jax.lax.while_loop(goes_on, iterate, (jnp.zeros_like(count), state, buffers))
     count, state, (positions, stats, learning) = carry
-    state = placed(mesh, sampler, key, shapes[0], state)
+    state = place_state(mesh, sampler, key, shapes[0], state)
     parameters = jax.vmap(jax.vmap(target.constrain))(positions)
     named = dict(zip(parameter_names(parameters), jax.tree.leaves(parameters), strict=True))
     if moments is not None:
@@ -236,12 +187,12 @@ def _iterations(
             lambda i, moments: observe(moments, {name: x[i] for name, x in streamed.items()}),
             moments,
         )
-        by_chain = constrained(mesh, observed[1:], None if is_gathered else 0)
-        moments = Streamed(constrained(mesh, observed.num_draws, None), *by_chain)
+        by_chain = constrain_sharding(mesh, observed[1:], None if is_gathered else 0)
+        moments = Streamed(constrain_sharding(mesh, observed.num_draws, None), *by_chain)
     kept = {name: named[name] for name in keep}
-    seen = None if "lp" in stats else constrained(mesh, positions[::DENSITY_EVERY], 1)
-    kept, stats = constrained(mesh, (kept, stats), None if is_gathered else 1)
-    learning, count = constrained(mesh, (learning, count), None)
+    seen = None if "lp" in stats else constrain_sharding(mesh, positions[::DENSITY_EVERY], 1)
+    kept, stats = constrain_sharding(mesh, (kept, stats), None if is_gathered else 1)
+    learning, count = constrain_sharding(mesh, (learning, count), None)
     return state, moments, Record(kept, stats, learning), seen, count
 
 
@@ -264,8 +215,8 @@ def _look(
     mesh: Mesh | None,
     is_gathered: bool,
 ) -> Bool[Array, "looks chains"]:
-    """Whether the density is finite at every so manieth of `count` positions. A program of its own,
-    because both phases share it."""
+    """Return whether the density is finite at every 32nd of the first `count` iterations. It is a
+    program of its own, because both phases share it."""
 
     def look(i: Array, looks: Array) -> Array:
         batch_key = jax.random.fold_in(key, start + DENSITY_EVERY * i)
@@ -274,11 +225,12 @@ def _look(
 
     num_looks = (count - 1) // DENSITY_EVERY + 1
     looks = jax.lax.fori_loop(0, num_looks, look, jnp.ones(positions.shape[:2], bool))
-    return constrained(mesh, looks, None if is_gathered else 1)
+    return constrain_sharding(mesh, looks, None if is_gathered else 1)
 
 
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
-    """Rows of a chunk's buffers: a power of two, so that runs of like length share a program."""
+    """Return the rows of a chunk's buffers: a power of two, so that runs of similar length share a
+    program."""
     row = jax.tree.leaves(jax.eval_shape(_record, sampler, key, state)[1])
     row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in row)
     rows = max(1, min(most, CHUNK_ITERATIONS, CHUNK_BYTES // row_bytes))
@@ -295,23 +247,23 @@ def _run(
     bar: Progress,
     mesh: Mesh | None,
 ) -> Here:
-    """Runs a phase to its end: iteration `until`, or where the sampler has settled."""
+    """Run a phase to its end: iteration `until`, or where the sampler has settled."""
     if here.iteration == until:
         return here
     run_key, look_key = begin(plan.seed)[2:]
     # of the longer phase, because a sampler that is its own frozen self then needs one program
     longest = max(plan.num_warmup, plan.num_draws)
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
-    window = found(Window, target)
+    window = find_node(Window, target)
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
     is_gathered = jax.process_count() > 1 and not sink.is_local
     places: dict[str, Any] = {"mesh": mesh, "is_gathered": is_gathered}
     while here.iteration < until:
         first, begun = here.iteration, time.perf_counter()
-        sampler, target = turned((sampler, target), window, first)
+        sampler, target = turn_window((sampler, target), window, first)
         left = until - first if window is None else min(until - first, window.left(first))
-        count = agreed(min(most, left))
-        with limited():
+        count = agree(min(most, left))
+        with time_limit():
             state, moments, record, seen, done = jax.block_until_ready(
                 _advance(
                     sampler,
@@ -327,12 +279,12 @@ def _run(
                 )
             )
             looks = None if seen is None else _look(target, look_key, seen, first, done, **places)
-            looks = None if looks is None else held(looks)
+            looks = None if looks is None else local_part(looks)
         iterations = int(done)
         if not iterations:
             break  # it has settled
         here = Here(first + iterations, here.is_frozen, state, moments)
-        record = jax.tree.map(lambda leaf, end=iterations: held(leaf)[:end], record)
+        record = jax.tree.map(lambda leaf, end=iterations: local_part(leaf)[:end], record)
         troubles = Troubles.of(first, record.parameters, record.stats, looks, DENSITY_EVERY)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)

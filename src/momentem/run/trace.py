@@ -12,7 +12,7 @@ from xarray.core.indexing import LazilyIndexedArray
 from momentem.run.batch_means import Streamed
 from momentem.run.health import Troubles
 from momentem.run.log.arrays import StoredArray
-from momentem.run.loop import Plan
+from momentem.run.plan import Plan
 
 __all__ = ["as_datatree", "attributes"]
 

@@ -5,24 +5,28 @@ scale, with parameters in the order of their names: of one axis where it is diag
 it is not.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from xarray import Dataset, DataTree
 
 from momentem.checks import check_instance
-from momentem.masses.all import DenseMass, DiagonalMass, diagonal_mass, low_rank_mass
-from momentem.targets._density import parameter_names
-from momentem.targets._minibatch import AnyTarget
+from momentem.masses import DenseMass, DiagonalMass, LowRankMass
+from momentem.targets._minibatch import AnyTarget, check_target
+from momentem.targets.parameters import parameter_names
 from momentem.types import Learnt, Mass
+
+if TYPE_CHECKING:
+    import xarray
 
 __all__ = ["inverse_mass_matrix", "last_positions", "learnt_from"]
 
+MASSES = (LowRankMass, DenseMass, DiagonalMass)  # a dense one has the arrays of a diagonal one too
+
 
 def inverse_mass_matrix(mass: Mass) -> Float[Array, "..."]:
-    """M_I as the array that BlackJAX and NumPyro take: D numbers, or D x D.
+    """Return M_I as the array that BlackJAX and NumPyro take: D numbers, or D x D.
 
     Args:
         mass: any; a low-rank one is written out in full.
@@ -39,14 +43,15 @@ def inverse_mass_matrix(mass: Mass) -> Float[Array, "..."]:
     return jax.vmap(mass.velocity)(jnp.eye(len(diagonal), dtype=diagonal.dtype))
 
 
-def learnt_from(trace: DataTree) -> Learnt:
-    """What a run had learnt by its end.
+def learnt_from(trace: "xarray.DataTree", mass: Any = None) -> Learnt:
+    """Return what a run had learnt by its end, to the same bits.
 
     With it `momentem.fixed(kernel, learnt)` needs no warm-up to learn in, and
     `momentem.monte_carlo_em(kernel, learnt, ...)` learns on.
 
     Args:
         trace: what `sample` returned, of a sampler that learns.
+        mass: the class of its mass, if that is not one of momentem's.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt
@@ -61,7 +66,7 @@ def learnt_from(trace: DataTree) -> Learnt:
         >>> positions = mt.last_positions(trace, target)
         >>> more = mt.sample(target, sampler, num_draws=100, num_warmup=0, positions=positions)
     """
-    check_instance(DataTree, "give what momentem.sample returned", trace=trace)
+    _check_trace(trace)
     if "em" not in trace.children:
         raise ValueError(
             f"trace must come from a sampler that learns, got groups {sorted(trace.children)} "
@@ -73,33 +78,32 @@ def learnt_from(trace: DataTree) -> Learnt:
         for name, array in em.data_vars.items()
         if str(name).startswith("final_")
     }
-    others = {name: final[name] for name in Learnt._fields if name in final}
-    return Learnt(_mass(final), **others)
+    kinds = MASSES if mass is None else (mass,)
+    kind = next((kind for kind in kinds if set(kind._fields) <= set(final)), None)
+    if kind is None:
+        raise ValueError(
+            f"trace must hold the arrays of a known mass, got {sorted(final)}; give the class of "
+            "the mass as mass=…"
+        )
+    fields = {name: final.pop(name) for name in kind._fields}
+    return Learnt.from_arrays(kind(**fields), final)
 
 
-def _last(trace: DataTree, group: str) -> Dataset:
-    """The last draw of a group, or of the warm-up where no draws were made."""
+def _last(trace: "xarray.DataTree", group: str) -> "xarray.Dataset":
+    """Return the last draw of a group, or of the warm-up where no draws were made."""
     name = group if group in trace.children else f"warmup_{group}"
     return trace[name].to_dataset().isel(draw=-1)
 
 
-def _mass(final: dict[str, Array]) -> Mass:
-    if "scale" in final:
-        return low_rank_mass(final["scale"], final["directions"].T, final["eigenvalues"])
-    if "factor" in final:  # the frame that the noise is given in
-        return DenseMass(final["inverse_mass"], final["factor"], final["root"])
-    return diagonal_mass(final["inverse_mass"])
-
-
-def last_positions(trace: DataTree, target: AnyTarget) -> Any:
-    """The last draw of every chain, for `momentem.sample(..., positions=...)`.
+def last_positions(trace: "xarray.DataTree", target: AnyTarget) -> Any:
+    """Return the last draw of every chain, for `momentem.sample(..., positions=...)`.
 
     Args:
         trace: what `sample` returned.
         target: what it was sampled from.
     """
-    check_instance(DataTree, "give what momentem.sample returned", trace=trace)
-    check_instance(AnyTarget, "give the target that was sampled", target=target)
+    _check_trace(trace)
+    check_target(target)
     like = jax.eval_shape(target.constrain, target.initial)
     names, structure = parameter_names(like), jax.tree.structure(like)
     draws = _last(trace, "posterior")
@@ -108,3 +112,9 @@ def last_positions(trace: DataTree, target: AnyTarget) -> Any:
             f"trace must be of this target, got one without its parameter {missing[0]!r}"
         )
     return jax.tree.unflatten(structure, [jnp.asarray(draws[name].values) for name in names])
+
+
+def _check_trace(trace: Any) -> None:
+    from xarray import DataTree
+
+    check_instance(DataTree, "give what momentem.sample returned", trace=trace)

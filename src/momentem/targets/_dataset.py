@@ -16,11 +16,13 @@ from numpyro.distributions.constraints import Constraint
 
 from momentem.checks import check_callable, check_count, check_numbers
 from momentem.devices._mesh import check_mesh, spread_rows
-from momentem.targets._density import Parameters, Target, as_parameters, check_scalar, unconstrained
+from momentem.pytrees import Static, as_partial
+from momentem.targets._density import Target, unconstrained
 from momentem.targets._minibatch import Scheme, StochasticTarget, blocks, stochastic
+from momentem.targets.parameters import Parameters, as_parameters, check_scalar
 from momentem.targets.strata import stratified
 from momentem.targets.streams import Stream, Window, in_window
-from momentem.types import Scalar, Static, Vector, as_partial
+from momentem.types import Scalar, Vector
 
 __all__ = ["dataset"]
 

@@ -22,11 +22,23 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
-from momentem.targets._density import Parameters, Target
-from momentem.types import PRNGKey, Scalar, Static, Vector
+from momentem.checks import check_instance
+from momentem.pytrees import Static
+from momentem.targets._density import Target
+from momentem.targets.parameters import Parameters
+from momentem.types import PRNGKey, Scalar, Vector
 from momentem.xla.host_memory import empty_rows, on_device
+from momentem.xla.keys import key
 
-__all__ = ["AnyTarget", "NoisyGradient", "StochasticTarget", "blocks", "with_replacement"]
+__all__ = [
+    "AnyTarget",
+    "NoisyGradient",
+    "StochasticTarget",
+    "blocks",
+    "check_stochastic_target",
+    "check_target",
+    "with_replacement",
+]
 
 
 class NoisyGradient(NamedTuple):
@@ -53,6 +65,20 @@ class StochasticTarget(NamedTuple):
 
 
 AnyTarget = Target | StochasticTarget
+
+
+def check_target(target: Any) -> None:
+    """Refuse what is no target."""
+    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
+
+
+def check_stochastic_target(target: Any) -> None:
+    """Refuse what is no minibatch target."""
+    remedy = "build it by momentem.dataset(…, batch_size=…)"
+    check_instance(StochasticTarget, remedy, target=target)
+
+
+EXACT_DIMENSION, NUM_PROBES = 256, 64  # of the prior's curvature: a Hessian, or random probes
 
 
 def one_gradient(target: StochasticTarget, key: PRNGKey, position: Vector) -> NoisyGradient:
@@ -198,6 +224,19 @@ def of_halves(values: Float[Array, " 2"], gradients: Float[Array, "2 dim"]) -> N
 
 
 def curvature_diagonal(log_prior: Callable, position: Vector) -> Vector:
-    """-hess log prior times ones: its diagonal where parameters are independent a priori."""
-    ones = jnp.ones_like(position)
-    return -jax.jvp(jax.grad(log_prior), (position,), (ones,))[1]
+    """Return the diagonal of -hess log prior.
+
+    It is exact up to EXACT_DIMENSION dimensions. Above, it is Hutchinson's estimate, the mean of
+    z * (H z) over NUM_PROBES vectors z of random signs: exact where parameters are independent a
+    priori, and else with the standard error sqrt(sum_{j != i} H_ij^2 / NUM_PROBES) in entry i.
+    """
+    if len(position) <= EXACT_DIMENSION:
+        return -jnp.diagonal(jax.hessian(log_prior)(position))
+    _, times_hessian = jax.linearize(jax.grad(log_prior), position)
+
+    def add_probe(i: Any, total: Vector) -> Vector:
+        signs = jax.random.rademacher(jax.random.fold_in(key(0), i), position.shape, position.dtype)
+        return total + signs * times_hessian(signs)
+
+    total = jax.lax.fori_loop(0, NUM_PROBES, add_probe, jnp.zeros_like(position))
+    return -total / NUM_PROBES

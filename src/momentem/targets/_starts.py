@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from momentem.checks import check_between, check_count
-from momentem.targets._density import parameter_names
 from momentem.targets._minibatch import AnyTarget
+from momentem.targets.parameters import parameter_names
 from momentem.types import Flag, PRNGKey, Scalar, Vector, Vectors
 from momentem.xla.compile import program
 

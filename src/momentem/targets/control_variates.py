@@ -16,18 +16,18 @@ import jax.numpy as jnp
 from jax.scipy.optimize import minimize
 from jax.tree_util import Partial
 
-from momentem.checks import check_instance
-from momentem.targets._minibatch import NoisyGradient, StochasticTarget
+from momentem.pytrees import Static
+from momentem.targets._minibatch import NoisyGradient, StochasticTarget, check_stochastic_target
 from momentem.targets._starts import check_start, value_and_gradient
 from momentem.targets.streams import check_whole
-from momentem.types import Static, Vector
+from momentem.types import Vector
 
-__all__ = ["Anchor", "anchored", "control_variate", "mode"]
+__all__ = ["Anchor", "anchor_at", "control_variate", "mode"]
 
 
 class Anchor(NamedTuple):
-    """theta_0, with the log density and its gradient there. A class of its own, so that a kernel's
-    can be found and exchanged for the one that EM has learnt."""
+    """theta_0, with the log density and its gradient there. A class of its own, so that it can be
+    found in a kernel and replaced by the one that EM has learnt."""
 
     position: Any
     value: Any
@@ -44,19 +44,19 @@ def control_variate(target: StochasticTarget, reference: Any = None) -> Stochast
             which `mode` finds, or the mean of an earlier run. None starts at `initial` and follows
             the running mean of the draws, in samplers that tune themselves.
     """
-    check_instance(StochasticTarget, "build it by dataset(…, batch_size=…)", target=target)
+    check_stochastic_target(target)
     check_whole(target)
     where = target.initial if reference is None else target.unconstrain(reference)
     check_start(target, where)
-    anchor = anchored(target, where, Static(reference is None))
+    anchor = Anchor(**anchor_at(target, where), follows=Static(reference is None))
     controlled = Partial(_controlled_gradient, target.noisy_gradient, anchor)
     return target._replace(noisy_gradient=controlled, initial=where)
 
 
-def anchored(target: Any, position: Vector, follows: Static) -> Anchor:
-    """An anchor at `position`, from all data."""
+def anchor_at(target: Any, position: Vector) -> dict[str, Any]:
+    """Return the arrays of an anchor at `position`, from all data."""
     value, gradient = value_and_gradient(target, position)
-    return Anchor(position, value, gradient, follows)
+    return {"position": position, "value": value, "gradient": gradient}
 
 
 def _controlled_gradient(

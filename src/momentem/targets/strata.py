@@ -21,6 +21,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Int
 
 from momentem.devices._mesh import spread_rows
+from momentem.pytrees import Static
 from momentem.targets._density import Target
 from momentem.targets._minibatch import (
     NoisyGradient,
@@ -31,7 +32,7 @@ from momentem.targets._minibatch import (
     read_block,
     with_prior,
 )
-from momentem.types import PRNGKey, Scalar, Static, Vector
+from momentem.types import PRNGKey, Scalar, Vector
 
 __all__ = ["stratified"]
 

@@ -20,13 +20,21 @@ from jax.tree_util import Partial, register_pytree_node_class
 from jaxtyping import Array, Int
 
 from momentem.checks import check_count, check_instance, check_numbers
-from momentem.pytrees import found, replaced
+from momentem.pytrees import Static, find_node, replace_node
 from momentem.targets._minibatch import Scheme, draw_starts, read_block
 from momentem.targets.sources import Block, Source
-from momentem.types import PRNGKey, Static
+from momentem.types import PRNGKey
 from momentem.xla.host_memory import empty_rows, on_device
 
-__all__ = ["Stream", "Window", "check_whole", "in_window", "stream", "turned"]
+__all__ = [
+    "Stream",
+    "Window",
+    "check_whole",
+    "in_window",
+    "set_clock",
+    "stream",
+    "turn_window",
+]
 
 
 class Piece(NamedTuple):
@@ -135,24 +143,37 @@ def _checked(piece: Piece) -> Any:
 
 @register_pytree_node_class
 class Window:
-    """Rows in use, and where they are from: a node of its own, so that they can be found and
-    replaced in whatever holds them."""
+    """Rows in use, the iteration that they are used in, and where they are from: a node of its own,
+    so that they can be found and replaced in whatever holds them.
 
-    def __init__(self, rows: Any, stream: Stream, hold: int) -> None:
-        self.rows, self.stream, self.hold = rows, stream, hold
+    Args:
+        rows: any tree of arrays.
+        stream: has `rows(index)`, the rows of window `index`, which serves the iterations from
+            index hold to (index + 1) hold - 1.
+        hold: iterations for which a window is used.
+        time: iterations since this window came into use.
+    """
+
+    def __init__(self, rows: Any, stream: Any, hold: int, time: Any = 0) -> None:
+        self.rows, self.stream, self.hold, self.time = rows, stream, hold, time
 
     def left(self, iteration: int) -> int:
-        """Iterations from `iteration` on for which its window serves."""
+        """Return the number of iterations from `iteration` on for which its window serves."""
         return self.hold - iteration % self.hold
 
-    def tree_flatten(self) -> tuple[tuple[Any], tuple[Stream, int]]:
-        """JAX's."""
-        return (self.rows,), (self.stream, self.hold)
+    def at(self, iteration: Any) -> "Window":
+        """Return the same rows at another iteration that they serve."""
+        return Window(self.rows, self.stream, self.hold, iteration % self.hold)
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, int]]:
+        """Flatten, for JAX."""
+        return (self.rows, self.time), (self.stream, self.hold)
 
     @classmethod
-    def tree_unflatten(cls, source: tuple[Stream, int], rows: tuple[Any]) -> "Window":
-        """JAX's."""
-        return cls(*rows, *source)
+    def tree_unflatten(cls, source: tuple[Any, int], leaves: tuple[Any, Any]) -> "Window":
+        """Unflatten, for JAX."""
+        rows, time = leaves
+        return cls(rows, *source, time)
 
 
 def stream(
@@ -213,16 +234,22 @@ def _read_in_window(window: Window, start: Array, half: int) -> Any:
 
 def check_whole(target: Any) -> None:
     """Refuses a target of which only a window is in memory."""
-    if found(Window, target) is not None:
+    if find_node(Window, target) is not None:
         raise ValueError(
             "target must have all its data in memory for this, and has a stream; find a reference "
             "on a part of the data"
         )
 
 
-def turned(tree: Any, window: Window | None, iteration: int) -> Any:
-    """A sampler or target with the window that serves `iteration` in place of the one it has."""
+def turn_window(tree: Any, window: Window | None, iteration: int) -> Any:
+    """Return a sampler or target with the rows that serve `iteration` in place of those it has."""
     if window is None:
         return tree
     rows = window.stream.rows(iteration // window.hold)
-    return replaced(tree, Window(rows, window.stream, window.hold))
+    return replace_node(tree, Window(rows, window.stream, window.hold))
+
+
+def set_clock(tree: Any, iteration: Any) -> Any:
+    """Return a sampler whose window, if it has one, knows the iteration."""
+    window = find_node(Window, tree)
+    return tree if window is None else replace_node(tree, window.at(iteration))

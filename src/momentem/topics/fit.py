@@ -16,7 +16,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from momentem.checks import check_count
-from momentem.em._em import FixedState
+from momentem.em import FixedState
 from momentem.run.progress import Progress
 from momentem.topics.corpus import Corpus
 from momentem.topics.evaluation import Perplexity

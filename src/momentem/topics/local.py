@@ -26,9 +26,10 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from momentem.checks import check_count
-from momentem.types import PRNGKey, Static
+from momentem.pytrees import Static
+from momentem.types import PRNGKey
 from momentem.xla.normals import normal
-from momentem.xla.once import computed_once
+from momentem.xla.once import compute_once
 
 __all__ = ["Lines", "Local", "LocalStep", "collapsed_field", "fixed_point", "gibbs", "in_lines"]
 
@@ -166,7 +167,7 @@ def _gibbs(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
     T, shape = num.value, (lines.num_documents.value, len(weights))
     dtype, num_tokens = lines.phi.dtype, len(lines.tokens)
     normal_key, uniform_key, token_key = jax.random.split(key, 3)
-    normals, uniforms, chances = computed_once(
+    normals, uniforms, chances = compute_once(
         (
             normal(normal_key, (T, NUM_TRIES, *shape), dtype),
             jax.random.uniform(uniform_key, (T, NUM_TRIES + 1, *shape), dtype, minval=1e-7),
@@ -174,7 +175,7 @@ def _gibbs(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
         )
     )
     owners = lines.documents[lines.tokens // lines.phi.shape[1]]
-    _, owners = computed_once((lines.token_counts, owners))
+    _, owners = compute_once((lines.token_counts, owners))
 
     def numbers(loads: Loads, chance: Array) -> Loads:
         places = owners * shape[1] + picked(lines, owners, loads, chance)
@@ -186,11 +187,11 @@ def _gibbs(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
     for i in range(T):
         # as logarithms: a gamma of small shape underflows
         logs = log_gamma(weights[None] + n, normals[i], uniforms[i])
-        loads = computed_once(jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True)))
-        n = computed_once(numbers(loads, chances[i + 1]))
+        loads = compute_once(jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True)))
+        n = compute_once(numbers(loads, chances[i + 1]))
     # E[z | theta] has the mean of z and less noise
-    scales = computed_once(lines.counts / rates_of(lines, loads))
-    expected = lines.phi * computed_once(loads[lines.documents])[:, None] * scales[:, :, None]
+    scales = compute_once(lines.counts / rates_of(lines, loads))
+    expected = lines.phi * compute_once(loads[lines.documents])[:, None] * scales[:, :, None]
     return Local(expected, n, (n > 0).astype(dtype), smooth)
 
 
@@ -219,7 +220,7 @@ def picked(
     K = lines.phi.shape[-1]
     spacing = max(1, round(K**0.5))
     firsts = range(0, K, spacing)
-    by_line = computed_once(loads[lines.documents])[:, None]
+    by_line = compute_once(loads[lines.documents])[:, None]
 
     def tooth(first: int) -> Array:
         part = slice(first, first + spacing)
@@ -227,14 +228,14 @@ def picked(
         return jnp.pad(rates, ((0, 0), (0, 0), (0, spacing - rates.shape[2])))
 
     combs: Any = sum(tooth(first) for first in firsts)
-    sums = computed_once(combs.reshape(-1, spacing)[lines.tokens])
+    sums = compute_once(combs.reshape(-1, spacing)[lines.tokens])
     columns = [sums[:, b] for b in range(spacing)]
-    u, comb = computed_once(_located(columns, chances * sum(columns), owners.dtype))
+    u, comb = compute_once(_located(columns, chances * sum(columns), owners.dtype))
     topics = comb[:, None] + jnp.arange(0, K, spacing, owners.dtype)[None]
     known = jnp.minimum(topics, K - 1)
     phi, theta = lines.phi.reshape(-1), loads.reshape(-1)
     rates = phi[lines.tokens[:, None] * K + known] * theta[owners[:, None] * K + known]
-    rates = computed_once(jnp.where(topics < K, rates, 0))
+    rates = compute_once(jnp.where(topics < K, rates, 0))
     _, tooth_of = _located([rates[:, i] for i in range(len(firsts))], u, owners.dtype)
     return jnp.minimum(comb + spacing * tooth_of, K - 1)
 

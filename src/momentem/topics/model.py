@@ -29,10 +29,11 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from momentem.checks import check_count, check_positive
+from momentem.pytrees import Static
 from momentem.targets._minibatch import NoisyGradient, StochasticTarget
 from momentem.topics.local import Lines, LocalStep, rates_of, summed
-from momentem.types import PRNGKey, Scalar, Static, Vector
-from momentem.xla.once import computed_once
+from momentem.types import PRNGKey, Scalar, Vector
+from momentem.xla.once import compute_once
 
 __all__ = ["Blocks", "Model", "minibatch_target", "model"]
 
@@ -173,7 +174,7 @@ def document_sums(
     indices = batch.words, batch.documents, batch.tokens
     words, documents, tokens = (each.astype(np.int32) for each in indices)
     y, token_counts = (each.astype(phi.dtype) for each in (batch.counts, batch.token_counts))
-    at_words = computed_once(phi[words])
+    at_words = compute_once(phi[words])
     lines = Lines(at_words, y, documents, tokens, token_counts, Static(len(times[0])))
     expected, n, present, loads = local.solve(key, lines, r)
     total, R = summed(lines, jnp.sum(y, axis=1))[:, None], jnp.sum(r)
@@ -267,6 +268,6 @@ def _noisy_gradient(
         return Blocks(S - phi * in_topics[None], r * sums.weights, *zeros)
 
     # block by block: a loop over all of them would ask at every number where it is
-    gradient = computed_once(Model.flat(Blocks(*map(jnp.add, of_prior, of_data(mean)))))
-    difference = computed_once(Model.flat(of_data(half)))
+    gradient = compute_once(Model.flat(Blocks(*map(jnp.add, of_prior, of_data(mean)))))
+    difference = compute_once(Model.flat(of_data(half)))
     return NoisyGradient(gradient, difference, None, prior + mean.log_likelihood)

@@ -15,11 +15,11 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from momentem import kernels, riemannian
-from momentem.em import e_steps, m_steps
-from momentem.em._em import fixed, monte_carlo_em, unlearnt
-from momentem.em.m_steps.all import MStep
+from momentem.em import e_steps, fixed, m_steps, monte_carlo_em
+from momentem.em.m_steps import MStep
 from momentem.em.schedules import latest, polynomial
-from momentem.masses.all import DiagonalMass
+from momentem.masses import DiagonalMass
+from momentem.riemannian.ensemble import as_sampler
 from momentem.riemannian.fixed_points import iterations
 from momentem.targets._minibatch import StochasticTarget
 from momentem.topics.corpus import Corpus
@@ -88,7 +88,7 @@ def recipe(
 
         def tuned(target: StochasticTarget) -> Sampler:
             # 20 draws of ten minibatches each: the mass must follow the topics as they form
-            m_step, e_step = m_steps.noise(target, A), e_steps.geometric(20)
+            m_step, e_step = m_steps.noise(kernel(target)), e_steps.geometric(20)
             start = _learnt(identity, 1e-8)
             return monte_carlo_em(kernel(target), start, m_step, e_step, latest())
 
@@ -148,7 +148,7 @@ def _riemannian(
         kernel = riemannian.sgr_nphmc(
             target, metric, step_size, num_steps, friction, fixed_point=iterations(2)
         )
-        return unlearnt(kernel, model.dim)
+        return as_sampler(kernel, model.dim)
 
     return Recipe(sampler, sampler)
 

@@ -1,5 +1,5 @@
 """Warm-up that tunes itself: step size, path length, and when to stop."""
 
-from momentem.tuning.warmup import tuned
+from momentem.tuning.warmup import tuned_em
 
-__all__ = ["tuned"]
+__all__ = ["tuned_em"]

@@ -1,4 +1,4 @@
-"""The path length by how far its end has turned from its start.
+"""The path length, by how far the end of a path has turned from its start.
 
 A coordinate that swings with period 2 pi s has, over a path of length T, the correlation
 rho = cos(T / s), whatever its scale, and the path on which it forgets its start is a quarter of its
@@ -6,9 +6,9 @@ period, s pi / 2. So
 
     T  <-  T (pi / 2) / arccos rho
 
-for the largest rho of all parameters, the slowest of them. It is taken over the moves that were
-accepted, of all chains, in an E-step of n of them, less sqrt(2 log(D) / n), which is about the
-largest that D correlations come to by chance.
+for the largest rho of all parameters, which belongs to the slowest of them. It is taken over the
+accepted moves of all chains in an E-step. From the largest of D correlations of n moves each,
+sqrt(2 log(D) / n) is subtracted, which is about what it comes to by chance.
 
 Where the mass whitens the posterior s = 1 for all, and nothing changes. A direction with a heavy
 tail is slower than its mass says.
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from momentem.types import Scalar, Scalars, Vector, Vectors
 
-__all__ = ["Turns", "fresh", "lengthened", "seen"]
+__all__ = ["Turns", "add_moves", "lengthen", "no_turns"]
 
 
 class Turns(NamedTuple):
@@ -33,14 +33,14 @@ class Turns(NamedTuple):
     product: Vector  # of before and after
 
 
-def fresh(centre: Vector) -> Turns:
-    """No move seen."""
+def no_turns(centre: Vector) -> Turns:
+    """Return the sums of no moves."""
     none = jnp.zeros_like(centre)
     return Turns(jnp.zeros_like(centre[0]), none, none, none)
 
 
-def seen(old: Turns, centre: Vector, before: Vectors, after: Vectors, pace: Scalars) -> Turns:
-    """After one more iteration of all chains; only those that went all the way count."""
+def add_moves(old: Turns, centre: Vector, before: Vectors, after: Vectors, pace: Scalars) -> Turns:
+    """Add an iteration of all chains. Only chains that went the whole path count."""
     a, b = before - centre[None], after - centre[None]
     counts = (jnp.any(a != b, axis=1) & (pace == 1)).astype(a.dtype)
     return Turns(
@@ -51,8 +51,8 @@ def seen(old: Turns, centre: Vector, before: Vectors, after: Vectors, pace: Scal
     )
 
 
-def lengthened(turns: Turns, path: Scalar, shortest: float, longest: float) -> Scalar:
-    """The path of which the slowest parameter needs a quarter of its period."""
+def lengthen(turns: Turns, path: Scalar, shortest: Scalar, longest: float) -> Scalar:
+    """Return the path on which the slowest parameter turns by a quarter of its period."""
     n = jnp.maximum(turns.num_moves, 1.0)
     square_mean = (turns.total / n) ** 2
     rho = (turns.product / n - square_mean) / (turns.square / n - square_mean)

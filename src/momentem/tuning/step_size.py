@@ -4,8 +4,8 @@
     x_t   <- mu - sqrt(t) / gamma H_t                               explores
     xbar  <- t^-kappa x + (1 - t^-kappa) xbar                       settles
 
-x is the logarithm of the step size, and mu what it is drawn to. One rate per iteration, the mean
-over the chains.
+x is the logarithm of the step size, and mu what it is drawn to. There is one rate per iteration:
+the mean over the chains.
 """
 
 import math
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from momentem.types import Count, Scalar
 
-__all__ = ["LONGEST", "DualAveraging", "restarted", "started", "updated"]
+__all__ = ["LONGEST", "DualAveraging", "add_rate", "restart", "start"]
 
 GAMMA, T0, KAPPA = 0.05, 10.0, 0.75  # Hoffman and Gelman's
 LONGEST = 0.75 * math.pi  # of paths, but for their jitter, and so of steps
@@ -32,19 +32,19 @@ class DualAveraging(NamedTuple):
     log_average: Scalar  # xbar
 
 
-def started(step_size: Scalar) -> DualAveraging:
-    """At a step size, with nothing seen."""
+def start(step_size: Scalar) -> DualAveraging:
+    """Start at a step size, with no rates seen."""
     x = jnp.log(step_size)
     return DualAveraging(jnp.array(0), x + OPTIMISM, jnp.zeros_like(x), x, x)
 
 
-def restarted(old: DualAveraging) -> DualAveraging:
-    """At the old average, with nothing seen."""
-    return started(jnp.exp(old.log_average))
+def restart(old: DualAveraging) -> DualAveraging:
+    """Start at the old average, with no rates seen."""
+    return start(jnp.exp(old.log_average))
 
 
-def updated(old: DualAveraging, rate: Scalar, target: Scalar | float) -> DualAveraging:
-    """After an iteration in which proposals were accepted at this rate."""
+def add_rate(old: DualAveraging, rate: Scalar, target: Scalar | float) -> DualAveraging:
+    """Add an iteration in which proposals were accepted at this rate."""
     time = old.time + 1
     t = time.astype(rate.dtype)
     error = (1 - 1 / (t + T0)) * old.error + (target - rate) / (t + T0)

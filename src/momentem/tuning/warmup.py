@@ -5,26 +5,26 @@ Mass. Before the first iteration, from the starts themselves: the spread of thei
 spread of their scores, M_I = diag sd(theta) / sd(grad L), which is the variance of a Gaussian
 wherever the starts are. Then by EM, in E-steps each twice as long as the one before.
 
-Step size. In every iteration, from the acceptance rate of all chains; anew after each M-step.
-
-A chain that is refused again and again takes shorter steps of its own, until it moves (`refusals`).
+Step size. In every iteration, from the acceptance rate of all chains; it starts again after each
+M-step. A chain that is refused again and again takes shorter steps of its own, until it moves
+(`stuck_chains`).
 
 Path. In a whitened posterior every direction swings with period 2 pi, and a quarter of it, pi / 2,
 carries a draw to where it is independent of its start. If a parameter is seen to turn more slowly,
-the path is longer, up to half as long again (`turns`). In the first E-steps, before there is a mass
-to trust, a path may take only so many steps: twice as many in each.
+the path is longer, up to half as long again (`path_length`). In the first E-steps, before there is
+a mass to trust, a path may take only a few steps: FIRST_STEPS in the first, twice as many in each
+of the next.
 
-End. An M-step from S >= max(LEAST, PER_DIMENSION D) draws that changes the mass no more than
-Monte Carlo error would,
+End. Warm-up ends after an M-step from S >= max(LEAST, PER_DIMENSION D) draws that changes the mass
+no more than Monte Carlo error would,
 
     rms (lambda - 1) <= TOLERANCE + NOISE sqrt(D / S),        lambda: eigenvalues of M_old M_new^-1
 
-while the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
-the mean of their variances) and none is stuck, has nothing left to learn. Draws then come from the
-same compiled program, in which no E-step ends any more.
+if the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
+the mean of their variances) and none is stuck. Draws then come from the same compiled program, in
+which no M-step is taken any more.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -32,17 +32,28 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_instance
-from momentem.em._em import EMState
-from momentem.moments import Moments, observe
-from momentem.tuning import path_length as turns
-from momentem.tuning import stuck_chains as refusals
-from momentem.tuning.step_size import LONGEST, DualAveraging, restarted, started, updated
-from momentem.types import EnsembleInfo, Flag, Learnt, PRNGKey, Sampler, Scalar, Scalars, Vectors
+from momentem.em import EMState, e_steps, m_steps, monte_carlo_em, schedules
+from momentem.em.m_steps import MStep
+from momentem.masses import WindowMass
+from momentem.moments import Moments, add_samples
+from momentem.pytrees import where
+from momentem.tuning import path_length, step_size, stuck_chains
+from momentem.tuning.step_size import LONGEST, DualAveraging
+from momentem.types import (
+    EnsembleInfo,
+    Flag,
+    Kernel,
+    Learnt,
+    PRNGKey,
+    Sampler,
+    Scalar,
+    Scalars,
+    Vectors,
+)
 from momentem.xla.compile import program
 
-__all__ = ["PATH", "TunedState", "tuned"]
+__all__ = ["TunedState", "tuned_em"]
 
-PATH = math.pi / 2
 FIRST_ITERATIONS = 10  # of the first E-step, at least
 FIRST_STEPS = 8.0  # most steps of a path in the first E-step
 MOST_STEPS = 1000.0  # of any path
@@ -50,34 +61,85 @@ TOLERANCE, NOISE = 0.1, 0.5
 LEAST, PER_DIMENSION = 100, 4.0
 DISAGREEMENT = 0.1
 WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all directions
+WINDOW = 5  # draws in the window of a low-rank mass, per direction
 
 
 class TunedState(NamedTuple):
-    """What EM holds, the step size on its way, and whether warm-up may end or has ended."""
+    """What EM holds, the step size on its way, and whether warm-up may end."""
 
     em: EMState
     averaging: DualAveraging
     moments: Moments  # of the log density, per chain, in this E-step
     refusals: Scalars
-    turns: turns.Turns  # in this E-step
+    turns: path_length.Turns  # in this E-step
     path: Scalar  # that all steps together should have
     is_settled: Flag
-    is_frozen: Flag
 
 
-def tuned(sampler: Sampler, acceptance: float = 0.8) -> Sampler:
-    """An EM sampler of `kernels.rotating_hmc`, with step size, path and length of warm-up tuned.
+def tuned_em(
+    kernel: Kernel, learnt: Learnt, m_step: MStep | None = None, acceptance: float = 0.8
+) -> Sampler:
+    """Return a sampler that learns by EM and tunes step size, path length and length of warm-up.
 
     Args:
-        sampler: from `monte_carlo_em`.
+        kernel: one that leaves open a `centre` and a `path`, such as `kernels.rotating_hmc`.
+        learnt: where to start; the mass decides the structure of the learnt one.
+        m_step: how the mass is learnt. Default: `m_steps.fisher()`, or `m_steps.fisher_low_rank` if
+            the mass needs it. The centre is always learnt too.
         acceptance: rate that the step size is tuned to.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
+        >>> learnt = mt.Learnt(mt.dense_mass(jnp.eye(2)), 1.0)
+        >>> sampler = mt.tuned_em(mt.kernels.rotating_hmc(target), learnt)
     """
-    check_instance(Sampler, "build it by momentem.monte_carlo_em", sampler=sampler)
+    check_instance(Kernel, "build it with momentem.kernels.rotating_hmc", kernel=kernel)
     check_between(0.0, 1.0, acceptance=acceptance)
+    _check_kernel(kernel, learnt)
+    window = WINDOW * learnt.mass.rank if isinstance(learnt.mass, WindowMass) else 0
+    if m_step is None:
+        m_step = m_steps.fisher_low_rank(window) if window else m_steps.fisher()
+    sampler = monte_carlo_em(
+        stuck_chains.paced(kernel),
+        learnt,
+        m_steps.with_centre(m_step),
+        e_steps.geometric(max(10, window), factor=2.0),
+        schedules.latest(),
+    )
+    return _tuned(sampler, acceptance, shortest=kernel.complete(learnt).path)
+
+
+def _check_kernel(kernel: Kernel, learnt: Learnt) -> None:
+    """Refuse a kernel without what is tuned, or that does not report what tuning needs."""
+    if missing := [name for name in ("centre", "path") if name not in kernel.complete(learnt)]:
+        raise TypeError(
+            f"kernel must leave open a centre and a path to be tuned, and this one has no "
+            f"{missing[0]}; use momentem.kernels.rotating_hmc, or monte_carlo_em for others"
+        )
+
+    def one_step(learnt: Learnt) -> tuple[Any, dict]:
+        key = jax.random.key(0)
+        state = kernel.init(key, learnt.centre, learnt)
+        own = learnt if kernel.share is None else kernel.share(key, learnt)
+        return state, kernel.step(key, state, own)[1].stats
+
+    step = jnp.asarray(learnt.step_size, jax.eval_shape(learnt.mass.inverse_mass_diagonal).dtype)
+    state, stats = jax.eval_shape(one_step, kernel.complete(learnt.replace(step_size=step)))
+    lacking = [name for name in ("position", "gradient") if not hasattr(state, name)]
+    lacking += [name for name in ("acceptance_rate", "lp") if name not in stats]
+    if lacking:
+        raise TypeError(
+            f"kernel must keep position and gradient in its state and report acceptance_rate and "
+            f"lp to be tuned, and this one lacks {lacking[0]}; use momentem.kernels.rotating_hmc"
+        )
+
+
+def _tuned(sampler: Sampler, acceptance: Any, shortest: Any) -> Sampler:
     return Sampler(
         Partial(_init, sampler),
-        Partial(_step, sampler, acceptance),
-        Partial(_freeze, sampler, acceptance),
+        Partial(_step, sampler, acceptance, shortest),
+        Partial(_freeze, sampler, acceptance, shortest),
         Partial(_learnt),
         Partial(_is_settled),
     )
@@ -85,20 +147,20 @@ def tuned(sampler: Sampler, acceptance: float = 0.8) -> Sampler:
 
 def _init(sampler: Sampler, key: PRNGKey, positions: Vectors) -> TunedState:
     em = sampler.init(key, positions)
-    averaging = started(em.learnt.step_size)
-    first = _of_starts(em.learnt, em.chains.position, em.chains.gradient)
-    path = jnp.full_like(averaging.log_step, PATH)
-    first = first._replace(path=_reached(path, averaging, jnp.array(0)))
+    averaging, path = step_size.start(em.learnt.step_size), em.learnt.path
+    chains = em.chains.chain
+    first = _learn_from_starts(em.learnt, chains.position, chains.gradient)
+    first = first.replace(path=_reach(path, averaging, jnp.array(0)))
     size = jnp.maximum(em.e_step.size, FIRST_ITERATIONS * len(positions))
     em = em._replace(learnt=first, e_step=em.e_step._replace(size=size))
-    no, none = jnp.array(False), jnp.zeros_like(positions[:, 0])
-    turning = turns.fresh(first.centre)
-    return TunedState(em, averaging, _no_moments(positions), none, turning, path, no, no)
+    none = jnp.zeros_like(positions[:, 0])
+    moments, turns = Moments.fresh(none, none), path_length.no_turns(first.centre)
+    return TunedState(em, averaging, moments, none, turns, path, jnp.array(False))
 
 
-def _of_starts(learnt: Learnt, positions: Vectors, scores: Vectors) -> Learnt:
-    """Mass and centre from the spread of the starts over that of their scores; of one start, from
-    the score's size."""
+def _learn_from_starts(learnt: Learnt, positions: Vectors, scores: Vectors) -> Learnt:
+    """Set mass and centre from the spread of the starts over that of their scores; for one start,
+    from the score's size."""
     if len(positions) == 1:
         variances = 1 / jnp.abs(scores[0])
     else:
@@ -106,75 +168,73 @@ def _of_starts(learnt: Learnt, positions: Vectors, scores: Vectors) -> Learnt:
     is_usable = jnp.isfinite(variances) & (variances > 0)
     mass = learnt.mass.with_variances(jnp.where(is_usable, variances, 1.0))
     centre = jnp.mean(positions, axis=0) + mass.velocity(jnp.mean(scores, axis=0))
-    return learnt._replace(mass=mass, centre=centre)
+    return learnt.replace(mass=mass, centre=centre)
 
 
-def _no_moments(positions: Vectors) -> Moments:
-    return Moments.fresh({"lp": positions[0, 0]}, len(positions))
-
-
-def _reached(path: Scalar, averaging: DualAveraging, num_m_steps: Any) -> Scalar:
-    """The path, or as much of it as the steps allowed so far reach."""
-    step_size = jnp.exp(averaging.log_step)
-    most = jnp.minimum(MOST_STEPS, FIRST_STEPS * 2.0 ** num_m_steps.astype(step_size.dtype))
-    return jnp.minimum(path, most * step_size)
+def _reach(path: Scalar, averaging: DualAveraging, num_m_steps: Any) -> Scalar:
+    """Return the path, or as much of it as the steps allowed so far reach."""
+    step = jnp.exp(averaging.log_step)
+    most = jnp.minimum(MOST_STEPS, FIRST_STEPS * 2.0 ** num_m_steps.astype(step.dtype))
+    return jnp.minimum(path, most * step)
 
 
 def _step(
-    sampler: Sampler, acceptance: Any, key: PRNGKey, state: TunedState
+    sampler: Sampler, acceptance: Any, shortest: Any, key: PRNGKey, state: TunedState
 ) -> tuple[TunedState, EnsembleInfo]:
-    em, info = sampler.step(key, state.em)
+    old = state.em
+    em, info = sampler.step(key, old)
     is_m_step, stats = info.learning["is_m_step"], info.chains.stats
     rates = stats["acceptance_rate"]
-    averaging = updated(state.averaging, jnp.mean(rates), acceptance)
-    refused = jnp.where(state.is_frozen, 0.0, refusals.summed(state.refusals, rates))
-    moments = observe(state.moments, {"lp": stats["lp"]})
-    centre, before, after = state.em.learnt.centre, state.em.chains, info.chains.position
-    turning = turns.seen(state.turns, centre, before.position, after, before.pace)
+    averaging = step_size.add_rate(state.averaging, jnp.mean(rates), acceptance)
+    refusals = stuck_chains.sum_refusals(state.refusals, rates)
+    refusals = jnp.where(old.is_learning, refusals, 0.0)
+    moments = add_samples(state.moments, stats["lp"][None])
+    before, after = old.chains.chain.position, info.chains.position
+    turns = path_length.add_moves(state.turns, old.learnt.centre, before, after, old.chains.pace)
     is_settled, path = jax.lax.cond(
         is_m_step,
-        lambda: _judged(state, em, moments, refused, turning),
+        lambda: _judge(state, em, moments, refusals, turns, shortest),
         lambda: (state.is_settled, state.path),
     )
-    averaging = _where(is_m_step, restarted(averaging), averaging)
-    moments = _where(is_m_step, _no_moments(after), moments)
-    turning = _where(is_m_step, turns.fresh(centre), turning)
-    adjusted = em.learnt._replace(
+    averaging = where(is_m_step, step_size.restart(averaging), averaging)
+    moments = moments._replace(num_samples=jnp.where(is_m_step, 0, moments.num_samples))
+    turns = where(is_m_step, path_length.no_turns(old.learnt.centre), turns)
+    adjusted = em.learnt.replace(
         step_size=jnp.exp(averaging.log_step),
-        path=_reached(path, averaging, info.learning["num_m_steps"]),
+        path=_reach(path, averaging, info.learning["num_m_steps"]),
     )
     em = em._replace(
-        learnt=_where(state.is_frozen, em.learnt, adjusted),
-        chains=em.chains._replace(pace=refusals.pace(refused)),
+        learnt=where(old.is_learning, adjusted, em.learnt),
+        chains=em.chains._replace(pace=stuck_chains.pace_of(refusals)),
     )
-    new = TunedState(em, averaging, moments, refused, turning, path, is_settled, state.is_frozen)
-    return new, info
+    return TunedState(em, averaging, moments, refusals, turns, path, is_settled), info
 
 
-def _where(condition: Flag, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
-
-
-def _judged(
-    old: TunedState, em: EMState, moments: Moments, refused: Scalars, turning: turns.Turns
+def _judge(
+    old: TunedState,
+    em: EMState,
+    moments: Moments,
+    refusals: Scalars,
+    turns: path_length.Turns,
+    shortest: Any,
 ) -> tuple[Flag, Scalar]:
-    """After an M-step: whether there is nothing left to learn, and the path from now on."""
-    num_chains, dim = em.chains.position.shape
+    """Return, after an M-step, whether there is nothing left to learn, and the path from now on."""
+    num_chains, dim = em.chains.chain.position.shape
     size = (old.em.statistic.num_samples + num_chains).astype(em.learnt.step_size.dtype)
     change = _change(old.em.learnt.mass, em.learnt.mass)
     is_same = change <= TOLERANCE + NOISE * jnp.sqrt(dim / size)
     is_telling = (size >= max(LEAST, PER_DIMENSION * dim)) & _do_agree(moments)
-    path = turns.lengthened(turning, old.em.learnt.path, PATH, LONGEST)
-    is_settled = is_telling & is_same & ~refusals.is_any_stuck(refused)
+    path = path_length.lengthen(turns, old.em.learnt.path, shortest, LONGEST)
+    is_settled = is_telling & is_same & ~stuck_chains.is_any_stuck(refusals)
     return is_settled, jnp.where(is_telling, path, old.path)
 
 
 def _do_agree(moments: Moments) -> Flag:
-    return jnp.var(moments.mean["lp"]) <= DISAGREEMENT * jnp.mean(moments.variance["lp"])
+    return jnp.var(moments.mean) <= DISAGREEMENT * jnp.mean(moments.covariance)
 
 
 def _change(old: Any, new: Any) -> Scalar:
-    """The root mean square of lambda - 1."""
+    """Return the root mean square of lambda - 1."""
     diagonal = new.inverse_mass_diagonal()
     if len(diagonal) > WHOLE_COMPARISON:
         return jnp.sqrt(jnp.mean((diagonal / old.inverse_mass_diagonal() - 1) ** 2))
@@ -183,24 +243,25 @@ def _change(old: Any, new: Any) -> Scalar:
     return jnp.linalg.norm(turned @ turned.T - identity) / len(diagonal) ** 0.5
 
 
-def _freeze(sampler: Sampler, acceptance: Any, state: TunedState) -> tuple[Sampler, TunedState]:
-    """The same sampler, so that its program is compiled once."""
-    return tuned(sampler, acceptance), _frozen(state)
+def _freeze(
+    sampler: Sampler, acceptance: Any, shortest: Any, state: TunedState
+) -> tuple[Sampler, TunedState]:
+    """Return the same sampler, whose program is compiled already, and a state that learns no
+    more."""
+    return _tuned(sampler, acceptance, shortest), _stop_learning(state)
 
 
 @program
-def _frozen(state: TunedState) -> TunedState:
-    learnt = state.em.learnt
-    step_size = jnp.exp(state.averaging.log_average)
-    learnt = learnt._replace(
-        step_size=step_size, path=jnp.minimum(state.path, MOST_STEPS * step_size)
-    )
-    size = state.em.e_step.size
-    endless = state.em.e_step._replace(size=jnp.full_like(size, jnp.iinfo(size.dtype).max))
+def _stop_learning(state: TunedState) -> TunedState:
+    step = jnp.exp(state.averaging.log_average)
+    path = jnp.minimum(state.path, MOST_STEPS * step)
     none = jnp.zeros_like(state.refusals)
-    chains = state.em.chains._replace(pace=refusals.pace(none))
-    em = state.em._replace(chains=chains, learnt=learnt, e_step=endless)
-    return state._replace(em=em, refusals=none, is_frozen=jnp.array(True))
+    em = state.em._replace(
+        chains=state.em.chains._replace(pace=stuck_chains.pace_of(none)),
+        learnt=state.em.learnt.replace(step_size=step, path=path),
+        is_learning=jnp.array(False),
+    )
+    return state._replace(em=em, refusals=none)
 
 
 def _learnt(state: TunedState) -> Learnt:
@@ -208,4 +269,4 @@ def _learnt(state: TunedState) -> Learnt:
 
 
 def _is_settled(state: TunedState) -> Flag:
-    return state.is_settled & ~state.is_frozen
+    return state.is_settled & state.em.is_learning

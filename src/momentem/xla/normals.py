@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from momentem.types import PRNGKey
-from momentem.xla.once import computed_once
+from momentem.xla.once import compute_once
 
 __all__ = ["normal"]
 
@@ -53,7 +53,7 @@ def normal(key: PRNGKey, shape: tuple[int, ...], dtype: Any) -> Array:
     x = jnp.clip(x, -LARGEST, LARGEST)
     w = -jnp.log((1 - x) * (1 + x))
     scaled = jnp.where(w < 5, _polynomial(CENTRE, w - 2.5), _polynomial(TAIL, jnp.sqrt(w) - 3))
-    rows = computed_once(np.float32(2**0.5) * scaled * x)
+    rows = compute_once(np.float32(2**0.5) * scaled * x)
     return rows.reshape(-1)[:size].reshape(shape)
 
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from momentem.devices._mesh import held
+from momentem.devices._mesh import local_part
 from momentem.targets._minibatch import AnyTarget
 from momentem.types import PRNGKey, Sampler
 
@@ -55,7 +55,7 @@ def _hashes(leaves: list[Any], seen: dict[int, bytes]) -> Iterator[bytes]:
 def _hash(leaf: Any) -> bytes:
     if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
-    array = held(leaf)
+    array = local_part(leaf)
     digest = hashlib.sha256(f"{array.dtype.name}{array.shape}".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.digest()

@@ -10,16 +10,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from xarray import DataTree
 
 from momentem.run.batch_means import Streamed
 from momentem.run.health import Trouble, Troubles
 from momentem.run.log.arrays import StoredArray, side_by_side
-from momentem.run.log.read import Run, groups_of, open_run, troubles_of
+from momentem.run.log.folder import MANIFEST, PART
+from momentem.run.log.read import Run, groups_of, learning_of, open_run, troubles_of
 from momentem.run.log.segment import Segment
-from momentem.run.log.state import restored_moments
-from momentem.run.log.write import MANIFEST, PART
+from momentem.run.log.state import restore_moments
+from momentem.run.trace import as_datatree, attributes
 
-__all__ = ["first_chain", "joined_groups", "joined_moments", "joined_troubles", "open_parts"]
+__all__ = [
+    "first_chain",
+    "joined_groups",
+    "joined_moments",
+    "joined_troubles",
+    "num_chains",
+    "open_parts",
+    "stored_trace",
+]
 
 
 def open_parts(folder: Path) -> tuple[list[Run], list[str]]:
@@ -84,6 +94,18 @@ def _kind(run: Run) -> list[Any]:
     return [plan, *(run.manifest.get(name) for name in ("model", "forms", "mesh", "processes"))]
 
 
+def stored_trace(runs: list[Run], is_cut: bool) -> DataTree:
+    """Return the trace of a run's logs. `is_cut`: more segments followed, which were not whole."""
+    segments = runs[0].segments
+    plan = runs[0].plan._replace(num_chains=sum(run.plan.num_chains for run in runs))
+    learning, final = learning_of(segments)
+    last = segments[-1].about if segments else {"num_draws": plan.num_draws, "seconds": 0.0}
+    done = last["first"] + last["iterations"] if segments else 0
+    is_whole = not is_cut and done >= plan.num_warmup + last["num_draws"]
+    attrs = attributes(plan, done, last["seconds"], is_whole, joined_troubles(runs))
+    return as_datatree(plan, joined_groups(runs), learning, final, joined_moments(runs), attrs)
+
+
 def joined_groups(runs: list[Run]) -> dict[str, dict[str, StoredArray]]:
     """The arrays of a run by their names in ArviZ, none of them read."""
     first, *others = (groups_of(run.segments) for run in runs)
@@ -108,7 +130,7 @@ def _forms(groups: dict[str, dict[str, StoredArray]]) -> dict[str, Any]:
 
 def joined_moments(runs: list[Run]) -> Streamed | None:
     """The moments at the end of a run, of all its chains; none in warm-up."""
-    found = [restored_moments(run.plan, run.segments[-1]) for run in runs if run.segments]
+    found = [restore_moments(run.plan, run.segments[-1]) for run in runs if run.segments]
     parts = [moments for moments in found if moments is not None]
     if len(parts) < 2:
         return parts[0] if parts else None

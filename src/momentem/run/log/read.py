@@ -11,9 +11,9 @@ import numpy as np
 from momentem.run.batch_means import NUM_BATCHES
 from momentem.run.health import Trouble, Troubles
 from momentem.run.log.arrays import StoredArray
-from momentem.run.log.segment import Segment, SegmentError, check_name, inspect, listed
-from momentem.run.log.write import FORMAT, MANIFEST
-from momentem.run.loop import Plan
+from momentem.run.log.folder import FORMAT, MANIFEST
+from momentem.run.log.segment import Segment, SegmentError, check_name, inspect, list_segments
+from momentem.run.plan import Plan
 
 __all__ = ["Run", "groups_of", "learning_of", "open_run", "troubles_of"]
 
@@ -25,6 +25,7 @@ class Run(NamedTuple):
 
     folder: Path
     manifest: dict[str, Any]
+    digest: str  # of the manifest's bytes
     plan: Plan
     segments: list[Segment]
     fault: SegmentError | None  # of the first segment that is not whole
@@ -49,9 +50,10 @@ def open_run(folder: Path) -> Run:
         plan = _plan(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise ValueError(f"{path} is not the manifest of a run: {error!r}") from error
-    segments, fault, previous = [], None, hashlib.sha256(text).hexdigest()
+    digest = hashlib.sha256(text).hexdigest()
+    segments, fault, previous = [], None, digest
     try:
-        for number, file in enumerate(listed(folder)):
+        for number, file in enumerate(list_segments(folder)):
             segment = inspect(folder, file, number, previous)
             _check_contents(manifest, plan, segments, segment)
             segments.append(segment)
@@ -60,7 +62,7 @@ def open_run(folder: Path) -> Run:
             raise SegmentError(f"segment 0 of {folder} is missing")
     except SegmentError as error:
         fault = error
-    return Run(folder, manifest, plan, segments, fault)
+    return Run(folder, manifest, digest, plan, segments, fault)
 
 
 def _plan(manifest: Any) -> Plan:
@@ -82,7 +84,8 @@ def _plan(manifest: Any) -> Plan:
     labels = {name: manifest[name] for name in ("dims", "coords")}
     if any(not isinstance(value, dict | None) for value in labels.values()):
         raise ValueError("dims and coords must be tables")
-    return Plan(**numbers, keep=keep, streamed=streamed, **labels)
+    most = _whole(manifest, "most_draws") if "most_draws" in manifest else numbers["num_draws"]
+    return Plan(**numbers, keep=keep, streamed=streamed, **labels, most_draws=most)
 
 
 def _whole(table: Mapping[str, Any], name: str) -> int:

@@ -1,4 +1,4 @@
-"""Going on with a run log, and reading one."""
+"""Going on with a run log."""
 
 import os
 from pathlib import Path
@@ -7,85 +7,48 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from xarray import DataTree
 
 from momentem.checks import check_count
 from momentem.devices._mesh import check_mesh
-from momentem.devices.agreement import least, limited
-from momentem.run.diagnostics import warn
+from momentem.devices.agreement import smallest, time_limit
 from momentem.run.log.fingerprint import fingerprints
-from momentem.run.log.join import (
-    joined_groups,
-    joined_moments,
-    joined_troubles,
-    num_chains,
-    open_parts,
-)
-from momentem.run.log.read import Run, learning_of, open_run
-from momentem.run.log.segment import TEMPORARY, listed
-from momentem.run.log.state import placed_moments, restored, restored_moments
-from momentem.run.log.write import MANIFEST, PART, RunLog, layout, lock, part_of
-from momentem.run.loop import Here, Plan, begin, complete, frozen, init
-from momentem.run.trace import as_datatree, attributes
+from momentem.run.log.folder import MANIFEST, PART, layout, lock, part_of
+from momentem.run.log.join import num_chains
+from momentem.run.log.read import Run, open_run
+from momentem.run.log.segment import TEMPORARY, list_segments
+from momentem.run.log.state import place_moments, restore, restore_moments
+from momentem.run.log.write import RunLog
+from momentem.run.loop import begin, freeze, init
+from momentem.run.plan import Here, Plan
 from momentem.targets._minibatch import AnyTarget
 from momentem.types import Sampler
 
-__all__ = ["check_processes", "continued", "load", "stored_trace"]
+__all__ = ["check_processes", "reopen"]
 
 
-def load(folder: str | os.PathLike[str]) -> DataTree:
-    """What a run log holds, while its run is going, after it, or after a crash.
-
-    Arrays are read from the folder when they are used, and need no memory until then; `.load()`
-    reads them all. A segment that is not whole is warned of, and the trace ends before it.
-
-    Args:
-        folder: that `sample(out=…)` wrote.
-
-    Returns:
-        A DataTree as `sample` returns it.
-
-    Examples:
-        >>> import tempfile, momentem as mt
-        >>> target = mt.density(lambda x: -0.5 * x**2, initial=0.0)
-        >>> sampler = mt.hmc(target, step_size=1.0, num_steps=2)
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> trace = mt.sample(target, sampler, out=folder.name)
-        >>> mt.load(folder.name)["posterior"].sizes["draw"]
-        1000
-        >>> del trace; folder.cleanup()
-    """
-    runs, amiss = open_parts(Path(folder))
-    for fault in amiss:
-        warn(fault)
-    return stored_trace(runs, is_cut=bool(amiss))
-
-
-def stored_trace(runs: list[Run], is_cut: bool) -> DataTree:
-    """The trace of a run's logs, of which more may have followed."""
-    segments = runs[0].segments
-    plan = runs[0].plan._replace(num_chains=sum(run.plan.num_chains for run in runs))
-    learning, final = learning_of(segments)
-    last = segments[-1].about if segments else {"num_draws": plan.num_draws, "seconds": 0.0}
-    done = last["first"] + last["iterations"] if segments else 0
-    is_whole = not is_cut and done >= plan.num_warmup + last["num_draws"]
-    attrs = attributes(plan, done, last["seconds"], is_whole, joined_troubles(runs))
-    return as_datatree(plan, joined_groups(runs), learning, final, joined_moments(runs), attrs)
-
-
-def continued(
-    folder: str | os.PathLike[str],
+def reopen(
+    folder: Path,
     target: AnyTarget,
     sampler: Sampler,
     num_draws: int | None,
-    progress: bool,
     mesh: Mesh | None,
     plan: Plan | None = None,
-) -> RunLog:
-    """This process's log of the run in `folder`, run on to its end, or to an interrupt; of the run
-    that `plan` asks for, if it is given."""
-    check_processes(Path(folder))
-    run = open_run(part_of(Path(folder)))
+) -> tuple[RunLog, Sampler, Plan]:
+    """Open this process's log of the run in `folder` to go on with it.
+
+    Args:
+        folder: of the run.
+        target: what it samples.
+        sampler: as it was given.
+        num_draws: per chain in all; None is as many as it had room for.
+        mesh: what it runs on.
+        plan: what is asked for now, if it must be what was asked for then.
+
+    Returns:
+        The log, the sampler that moves now, and the plan with all chains.
+    """
+    check_processes(folder)
+    run = open_run(part_of(folder))
     if plan is not None:
         _check_plan(run, plan)
     check_mesh(mesh, num_chains(run))
@@ -96,7 +59,7 @@ def continued(
         )
     _check_layout(run, mesh)
     # a process that was killed while the others wrote is a segment behind them
-    shared = least(len(run.segments))
+    shared = smallest(len(run.segments))
     ahead = [segment.path for segment in run.segments[shared:]]
     run = run._replace(segments=run.segments[:shared])
     last = run.segments[-1].about
@@ -105,28 +68,23 @@ def continued(
     check_count(1, num_draws=asked)
     if asked < done:
         raise ValueError(f"num_draws must be at least the {done} draws that are there, got {asked}")
-    plan = run.plan._replace(num_draws=int(asked))
-    with limited():
-        moving, here = _restored(run, target, sampler, mesh)
+    most = run.plan.most_draws if num_draws is None else asked
+    run = run._replace(plan=run.plan._replace(num_draws=int(asked), most_draws=int(most)))
+    with time_limit():
+        moving, here = _restore(run, target, sampler, mesh)
     descriptor = lock(run.folder)
-    if listed(run.folder) != [*(segment.path for segment in run.segments), *ahead]:
+    if list_segments(run.folder) != [*(segment.path for segment in run.segments), *ahead]:
         os.close(descriptor)
         raise BlockingIOError(f"{run.folder} has grown while it was read; wait for its run to end")
     (run.folder / TEMPORARY).unlink(missing_ok=True)  # of a killed process
     for path in reversed(ahead):  # to be drawn again
         path.unlink()
-    root, seconds = run.segments[0].about["previous"], last["seconds"]
-    log = RunLog(run.folder, plan, root, run.segments, here, seconds, descriptor)
-    try:
-        every = plan._replace(num_chains=num_chains(run))
-        complete(target, moving, every, here, log, progress, mesh)
-    finally:
-        log.close()
-    return log
+    log = RunLog(run, here, last["seconds"], descriptor)
+    return log, moving, run.plan._replace(num_chains=num_chains(run))
 
 
 def _check_plan(run: Run, plan: Plan) -> None:
-    """Refuses to go on with a run that was asked for differently, but for its number of draws."""
+    """Refuse to go on with a run that was asked for differently, but for its number of draws."""
     then = run.plan._replace(num_chains=num_chains(run))
     for name in ("num_chains", "num_warmup", "seed", "thin", "keep"):
         if getattr(plan, name) != getattr(then, name):
@@ -137,7 +95,7 @@ def _check_plan(run: Run, plan: Plan) -> None:
 
 
 def check_processes(folder: Path) -> None:
-    """Refuses the log of one process in several, and the other way round."""
+    """Refuse the log of one process in several, and the other way round."""
     now, num_parts = jax.process_count(), len(list(folder.glob(f"{PART}*")))
     if (now == 1 and num_parts) or (now > 1 and (folder / MANIFEST).is_file()):
         raise ValueError(
@@ -156,10 +114,10 @@ def _check_layout(run: Run, mesh: Mesh | None) -> None:
         )
 
 
-def _restored(
+def _restore(
     run: Run, target: AnyTarget, sampler: Sampler, mesh: Mesh | None
 ) -> tuple[Sampler, Here]:
-    """The sampler that moves now, frozen if warm-up is over, and where it is."""
+    """Return the sampler that moves now, frozen if warm-up is over, and where it is."""
     plan = run.plan._replace(num_chains=num_chains(run))
     _, init_key, run_key, _ = begin(plan.seed)
     positions = jnp.broadcast_to(target.initial, (plan.num_chains, len(target.initial)))
@@ -169,16 +127,16 @@ def _restored(
     newest = run.segments[-1]
     about = newest.about
     iteration = about["first"] + about["iterations"]
-    state = restored(warmup[-1], like)
+    state = restore(warmup[-1], like)
     if not about["is_frozen"]:
         return sampler, Here(iteration, False, state, None)
-    moving, like = frozen(sampler, state, target, plan, mesh)
-    moments = placed_moments(restored_moments(plan, newest), plan.num_chains, mesh)
-    return moving, Here(iteration, True, restored(newest, like), moments)
+    moving, like = freeze(sampler, state, target, plan, mesh)
+    moments = place_moments(restore_moments(plan, newest), plan.num_chains, mesh)
+    return moving, Here(iteration, True, restore(newest, like), moments)
 
 
 def _check_origin(run: Run, hashes: dict[str, str]) -> None:
-    """Refuses another model or other data; another sampler only if those are the same, because it
+    """Refuse another model or other data; another sampler only if those are the same, because it
     contains them."""
     differ = [name for name in ("model", "data") if run.manifest.get(name) != hashes[name]]
     if not differ and run.manifest.get("sampler") != hashes["sampler"]:

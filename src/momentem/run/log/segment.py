@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-__all__ = ["Segment", "SegmentError", "inspect", "listed", "publish", "write_segment"]
+__all__ = ["Segment", "SegmentError", "inspect", "list_segments", "publish", "write_segment"]
 
 FILE_NAME = re.compile(r"(\d{8})-([0-9a-f]{64})\.safetensors")
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
         )
 
 
-def listed(folder: Path) -> list[Path]:
+def list_segments(folder: Path) -> list[Path]:
     """The segments' files, in order; what is not named like one is left alone."""
     return sorted(path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name))
 

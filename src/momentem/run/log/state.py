@@ -12,19 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from momentem.devices._mesh import by_chain, held, whole
+from momentem.devices._mesh import chain_sharding, local_part, whole_array
 from momentem.run.batch_means import Streamed
 from momentem.run.log.segment import Segment, SegmentError
-from momentem.run.loop import Plan
+from momentem.run.plan import Plan
 
-__all__ = ["placed_moments", "restored", "restored_moments", "stored_moments", "stored_state"]
+__all__ = ["place_moments", "restore", "restore_moments", "store_moments", "store_state"]
 
 
-def stored_moments(moments: Streamed) -> dict[str, np.ndarray]:
+def store_moments(moments: Streamed) -> dict[str, np.ndarray]:
     """Moments as named arrays."""
-    arrays = {"moments.num_draws": held(moments.num_draws)}
+    arrays = {"moments.num_draws": local_part(moments.num_draws)}
     for kind, by_name in zip(Streamed._fields[1:], moments[1:], strict=True):
-        arrays |= {f"moments.{kind}.{name}": held(x) for name, x in by_name.items()}
+        arrays |= {f"moments.{kind}.{name}": local_part(x) for name, x in by_name.items()}
     return arrays
 
 
@@ -44,12 +44,12 @@ def _numbers(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def stored_state(state: Any) -> dict[str, np.ndarray]:
+def store_state(state: Any) -> dict[str, np.ndarray]:
     """A state as named arrays; of keys, their data."""
-    return {name: held(_numbers(leaf)) for name, leaf in _state_names(state)}
+    return {name: local_part(_numbers(leaf)) for name, leaf in _state_names(state)}
 
 
-def restored(segment: Segment, like: Any) -> Any:
+def restore(segment: Segment, like: Any) -> Any:
     """The state at the end of a segment, in the tree of another that gives structure, shapes,
     dtypes and places."""
     named = _state_names(like)
@@ -62,13 +62,13 @@ def restored(segment: Segment, like: Any) -> Any:
     leaves = []
     for name, leaf in named:
         numbers = _numbers(leaf)
-        raw = held(numbers)
+        raw = local_part(numbers)
         if segment.forms[name] != (raw.dtype.name, raw.shape):
             raise SegmentError(
                 f"segment {segment.path.name} must hold {name} as {raw.dtype.name}{raw.shape}, has "
                 f"{segment.forms[name]}"
             )
-        array = whole(segment.read(name), numbers.sharding, numbers.shape)
+        array = whole_array(segment.read(name), numbers.sharding, numbers.shape)
         is_key = _is_key(leaf)
         leaves.append(
             jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key else array
@@ -76,7 +76,7 @@ def restored(segment: Segment, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def restored_moments(plan: Plan, segment: Segment) -> Streamed | None:
+def restore_moments(plan: Plan, segment: Segment) -> Streamed | None:
     """The moments at the end of a segment, of the chains in it; none in warm-up."""
     if "moments.num_draws" not in segment.forms:
         return None
@@ -87,12 +87,13 @@ def restored_moments(plan: Plan, segment: Segment) -> Streamed | None:
     return Streamed(jnp.asarray(segment.read("moments.num_draws")), *by_kind)
 
 
-def placed_moments(moments: Streamed | None, num_chains: int, mesh: Mesh | None) -> Streamed | None:
+def place_moments(moments: Streamed | None, num_chains: int, mesh: Mesh | None) -> Streamed | None:
     """The moments of all chains of which this process has its own, for a run on a mesh."""
     if moments is None or mesh is None:
         return moments
     num_draws, *by_kind = moments
     placed = jax.tree.map(
-        lambda x: whole(np.asarray(x), by_chain(mesh), (num_chains, *x.shape[1:])), by_kind
+        lambda x: whole_array(np.asarray(x), chain_sharding(mesh), (num_chains, *x.shape[1:])),
+        by_kind,
     )
     return Streamed(num_draws, *placed)

@@ -1,0 +1,94 @@
+"""The folder of a run log: whose it is, and what it must have been made with.
+
+    manifest.json                      what was asked for, from what it was made, and by which
+                                       versions; never changed
+    00000000-<sha256>.safetensors      the first state of the sampler, and no draws
+    00000001-<sha256>.safetensors      draws, statistics, learning, and the state after them
+    …
+
+Where there are several processes, each has a log of its own in a folder process-<i>, with the
+chains that it holds, and all publish at the same iterations.
+
+The newest whole segment is the truth: there is no counter that could disagree with it.
+(docs/decisions/0009-run-log.md)
+"""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from momentem._version import __version__
+from momentem.run.log.segment import TEMPORARY, list_segments
+
+__all__ = ["FORMAT", "MANIFEST", "PART", "claim", "forget_unbegun", "layout", "lock", "part_of"]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PART = "process-"
+
+
+def part_of(folder: Path) -> Path:
+    """Return the folder of this process's own log: the whole one, if there is no other process."""
+    return folder if jax.process_count() == 1 else folder / f"{PART}{jax.process_index()}"
+
+
+def forget_unbegun(folder: Path) -> None:
+    """Clear the log of a run that ended before its first iteration, if that is what is there."""
+    if not folder.is_dir() or len(segments := list_segments(folder)) > 1:
+        return
+    descriptor = lock(folder)
+    for path in (folder / MANIFEST, folder / TEMPORARY, *segments):
+        path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def layout(mesh: Mesh | None) -> dict[str, Any]:
+    """Return what bits depend on besides model, data and sampler."""
+    grid = {} if mesh is None else {"mesh": dict(mesh.shape), "processes": jax.process_count()}
+    return {
+        "momentem": __version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "x64": bool(jax.config.read("jax_enable_x64")),
+        "platform": jax.default_backend(),
+        "num_devices": jax.device_count(),
+        **grid,
+    }
+
+
+def claim(folder: Path) -> int:
+    """Make the folder, refuse one that is in use, and lock it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise OSError(f"out must be a folder that can be made, got {folder}: {error}") from error
+    if entries:
+        raise FileExistsError(
+            f"out must be a new or empty folder, got {folder}, which holds {entries[0].name!r}: "
+            "go on with momentem.resume, or choose another folder"
+        )
+    return lock(folder)
+
+
+def lock(folder: Path) -> int:
+    """Keep other processes from writing to the log. The lock ends with the process."""
+    if os.name != "posix":
+        return os.open(os.devnull, os.O_RDONLY)
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise BlockingIOError(
+            f"{folder} is being written to by another run; wait for it to end, or stop it"
+        ) from None
+    return descriptor
