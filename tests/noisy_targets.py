@@ -78,9 +78,9 @@ def _noisy_gradient(precision, factor, batch, position):
 
 def learnt_for(noise, step_size, mass=MASS, believed=1.0):
     """What a kernel would have learnt of R3: `believed` times the true noise."""
-    dense, variances = mt.dense_mass(np.linalg.inv(mass)).framed(jnp.asarray(noise))
+    dense, variances = mt.dense_mass(np.linalg.inv(mass)).with_frame(jnp.asarray(noise))
     step_size, mu = jnp.array(step_size), jnp.array(float(len(mass)))
-    return mt.Learnt(dense, step_size, believed * variances, mu)
+    return mt.Learnt(dense, step_size, noise=believed * variances, thermostat_mass=mu)
 
 
 def logistic(num_rows, batch_size, seed=0, **options):

@@ -419,7 +419,10 @@ def invariance(
         >>> mt.testing.invariance(jax.random.key(0), kernel, learnt, normal) > 1e-3
         True
     """
-    start_key, init_key, step_key, fresh_key = jax.random.split(key, 4)
+    start_key, init_key, step_key, fresh_key, share_key = jax.random.split(key, 5)
+    learnt = kernel.complete(learnt)
+    if kernel.share is not None:
+        learnt = kernel.share(share_key, learnt)
 
     def one_step(init_key: PRNGKey, step_key: PRNGKey, position: Array) -> Array:
         state = kernel.init(init_key, position, learnt)

@@ -61,7 +61,7 @@ halves = jax.jit(lambda target, b: target.noisy_gradient(b, position))
 a, b = (each(strata, batches).gradient[i] for i in (3, 77))
 mixed = halves(strata, jnp.stack([batches[3, 0], batches[77, 0]]))
 said["off"]["halves"] = max(off(mixed.gradient, (a + b) / 2), off(mixed.noise, (a - b) / 2))
-drawn = np.asarray(strata.batches(mt.key(0), mt.types.Static(5000)))
+drawn = np.asarray(strata.batches(mt.key(0), mt.pytrees.Static(5000)))
 said["range"] = [drawn.min(axis=(0, 1)).tolist(), drawn.max(axis=(0, 1)).tolist()]
 
 mesh = mt.mesh(data=2)

@@ -286,9 +286,10 @@ def shape_distance(precision):
 def learn_from_momenta(kernel, noise):
     """Masses after each of 60 M-steps of 2048 momenta each."""
     num_chains, size = 256, 2048
+    start = learnt_for(noise, 0.05, believed=0.0)
     sampler = mt.monte_carlo_em(
         kernel(noisy_gaussian(PRECISION, noise), 20, 1.0),
-        learnt_for(noise, 0.05, believed=0.0),
+        mt.Learnt(start.mass, start.step_size),  # no noise, and the dimension for a thermostat mass
         mt.m_steps.momentum(),
         mt.e_steps.constant(size),
     )

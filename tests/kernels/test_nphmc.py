@@ -189,7 +189,7 @@ def test_the_scale_stays_positive_or_the_step_says_so():
 def one_draw(logdensity, step_size, thermostat_mass, seed=2, num_steps=20):
     kernel = nphmc(mt.density(logdensity, jnp.zeros(1)), num_steps=num_steps)
     learnt = mt.Learnt(
-        mt.diagonal_mass([1.0]), jnp.array(step_size), None, jnp.array(thermostat_mass)
+        mt.diagonal_mass([1.0]), jnp.array(step_size), thermostat_mass=jnp.array(thermostat_mass)
     )
     state = kernel.init(jax.random.key(0), jnp.array([0.1]), learnt)
     return kernel.step(jax.random.key(seed), state, learnt)

@@ -149,7 +149,7 @@ def test_printed_sg_nphmc_drifts_away_even_with_the_noise_known():
 def energies(make_step, num_draws, num_chains=256):
     """rms dH at the end, and the number of divergences, of chains without any noise."""
     kernel = sg_nphmc_printed(noisy_gaussian(PRECISION, NO_NOISE), 20, 0.0, 0.0)
-    learnt = learnt_for(NO_NOISE, 0.1)._replace(thermostat_mass=jnp.array(1.0))
+    learnt = learnt_for(NO_NOISE, 0.1).replace(thermostat_mass=jnp.array(1.0))
 
     def chain(key):
         init_key, key = jax.random.split(key)

@@ -142,8 +142,8 @@ def test_chains_share_a_path_of_the_right_length():
     assert (stats["step_size"] <= 0.2).all()
 
 
-def test_needs_a_centre():
-    target = mt.density(skewed, jnp.zeros(2))
-    sampler = mt.fixed(mt.kernels.rotating_hmc(target), mt.Learnt(DENSE, 0.2))
-    with pytest.raises(ValueError, match="needs a centre and a path length"):
-        mt.sample(target, sampler)
+def test_centre_and_path_have_defaults():
+    kernel = mt.kernels.rotating_hmc(mt.density(skewed, jnp.array([0.1, 0.2])))
+    learnt = kernel.complete(mt.Learnt(DENSE, 0.2))
+    np.testing.assert_array_equal(learnt.centre, [0.1, 0.2])
+    assert float(learnt.path) == np.pi / 2

@@ -87,7 +87,7 @@ def skewed_target(offset=0.0, noise=0.0):
 
 def start(Q=2.0):
     theta, y = jnp.array([0.7, -0.4, 0.9]), jnp.array([0.5, 1.2, -0.8])
-    learnt = learnt_for(NO_NOISE, 0.05)._replace(thermostat_mass=jnp.array(Q))
+    learnt = learnt_for(NO_NOISE, 0.05).replace(thermostat_mass=jnp.array(Q))
     return ThermostatState(theta, y, jnp.array(0.6)), learnt
 
 
@@ -151,7 +151,7 @@ def test_second_order_without_noise():
     for step_size in (0.02, 0.01, 0.005):
         kernel = sg_nphmc(skewed_target(), round(time / step_size), NO_FRICTION)
         end, _ = kernel.step(
-            jax.random.key(0), state, learnt._replace(step_size=jnp.array(step_size))
+            jax.random.key(0), state, learnt.replace(step_size=jnp.array(step_size))
         )
         pi = learnt.mass.colour(end.whitened)
         errors.append(np.abs(np.concatenate([end.position, pi, [end.thermostat]]) - exact).max())

@@ -242,7 +242,7 @@ def test_every_mass_gives_the_exact_covariance(mass, monkeypatch):
     }[mass]
     direction = np.asarray(made.colour(jnp.eye(DIM)[0]))  # the first of the mass's frame
     for eps, share, tolerance in ((0.2, 0.0, 1e-10), (0.05, 5.0, 0.003)):
-        learnt = mt.Learnt(made, jnp.array(eps), jnp.array([share, 0.0, 0.0]), jnp.array(3.0))
+        learnt = mt.Learnt(made, jnp.array(eps), noise=jnp.array([share, 0.0, 0.0]))
         target = noisy_gaussian(PRECISION, share * np.outer(direction, direction))
         covariance = solve_discrete_lyapunov(*linear_map(monkeypatch, target, learnt))
         whitened = WHITEN @ covariance[:DIM, :DIM] @ WHITEN

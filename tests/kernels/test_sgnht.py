@@ -187,7 +187,7 @@ def test_step_is_that_of_the_dynamics(name, monkeypatch):
     """Drift and diffusion of one step, over eps, tend to those of the SDEs above, with B held."""
     eps, B = 1e-6, spd(7, [0.1, 1.0, 3.0])
     V = 2 * B / eps
-    learnt = learnt_for(V, eps, believed=0.0)._replace(thermostat_mass=jnp.array(MU))
+    learnt = learnt_for(V, eps, believed=0.0).replace(thermostat_mass=jnp.array(MU))
     frame = np.asarray(learnt.mass.root)  # F^-T
     W = frame.T @ B @ frame
     theta, y = jax.random.normal(jax.random.key(0), (2, DIM))
@@ -374,7 +374,7 @@ def moments_of_posterior(name, step_size, num_chains, time):
     kernel = getattr(mt.kernels, name)(target, 5, A)
     learnt = learnt_of_posterior(target, mean, covariance, step_size)
     if name == "sgnht":  # which is to find the noise by itself
-        learnt = learnt._replace(noise=0 * learnt.noise)
+        learnt = learnt.replace(noise=0 * learnt.noise)
     normals = jax.random.normal(jax.random.key(3), (num_chains, 2))
     starts = jnp.asarray(mean)[None] + normals @ jnp.asarray(root(covariance))
     whiten = np.linalg.inv(root(covariance))

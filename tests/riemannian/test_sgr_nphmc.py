@@ -140,7 +140,9 @@ def test_a_constant_metric_is_a_mass(num_steps):
     metric = mt.metrics.metric(lambda x: G + 0 * x[0])
     factor = jnp.linalg.cholesky(G)
     mass = mt.DenseMass(jnp.linalg.inv(G), factor, jnp.linalg.inv(factor).T)
-    learnt = mt.Learnt(mass, jnp.array(0.1), jnp.full(DIM, 0.7), jnp.array(3.0))
+    learnt = mt.Learnt(
+        mass, jnp.array(0.1), noise=jnp.full(DIM, 0.7), thermostat_mass=jnp.array(3.0)
+    )
     state = ThermostatState(jnp.ones(DIM), jnp.array([0.3, -0.4, 0.5]), jnp.array(0.2))
     flat = mt.kernels.sg_nphmc(target, num_steps).step
     curved = mt.riemannian.sgr_nphmc(target, metric, 0.1, num_steps, noise=0.7).step

@@ -10,6 +10,7 @@ import pytest
 import momentem as mt
 from injections import answer, cases, fixed_samplers, run
 from momentem.run import loop
+from momentem.run.log import folder
 from momentem.run.log import segment as segments
 from momentem.run.log import write as store
 
@@ -68,7 +69,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path):
     mt.sample(TARGET, SAMPLER, num_draws=10, num_warmup=0, out=tmp_path / "run")
-    held = store.lock(tmp_path / "run")
+    held = folder.lock(tmp_path / "run")
     with pytest.raises(BlockingIOError, match="being written to by another run"):
         mt.resume(tmp_path / "run", TARGET, SAMPLER, num_draws=20)
     os.close(held)

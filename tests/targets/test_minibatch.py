@@ -84,7 +84,7 @@ def test_noise_is_uncorrelated_with_the_gradient():
 
 
 def test_starts_are_uniform_and_halves_independent():
-    starts = np.asarray(TARGET.batches(jax.random.key(0), mt.types.Static(200_000)))
+    starts = np.asarray(TARGET.batches(jax.random.key(0), mt.pytrees.Static(200_000)))
     assert starts.shape == (200_000, 2)
     counts = np.zeros((NUM_ROWS, NUM_ROWS))
     np.add.at(counts, (starts[:, 0], starts[:, 1]), 1)
@@ -145,7 +145,7 @@ def test_with_replacement_is_unbiased_with_the_textbook_noise():
     """V = (N^2 / n) S, where S is the covariance of one row's gradient."""
     target = build(batches=with_replacement())
     number = 200_000
-    batches = target.batches(jax.random.key(2), mt.types.Static(number))
+    batches = target.batches(jax.random.key(2), mt.pytrees.Static(number))
     assert batches.shape == (number, 2, BATCH // 2)
     found = estimates(target, batches)
     value, gradient = exact()
@@ -174,7 +174,7 @@ def test_with_replacement_is_unbiased_with_the_textbook_noise():
 def test_information_scaled_is_the_fisher_information(scheme):
     target, truth, fisher = logistic(20_000, 20, batches=scheme)
     assert target.information_scale == pytest.approx(20 / 20_000)
-    batches = target.batches(jax.random.key(4), mt.types.Static(20_000))
+    batches = target.batches(jax.random.key(4), mt.pytrees.Static(20_000))
     information = estimates(target, batches, jnp.asarray(truth)).noise
     found = target.information_scale * covariance(information)
     root = np.linalg.inv(np.linalg.cholesky(fisher))
@@ -207,7 +207,7 @@ def test_dtype_is_kept():
         lambda w: -0.5 * w @ w, lambda w, x: -0.5 * (x[0] - w[0]) ** 2, data,
         jnp.zeros(1, jnp.float32), batch_size=4,
     )  # fmt: skip
-    batches = target.batches(jax.random.key(0), mt.types.Static(3))
+    batches = target.batches(jax.random.key(0), mt.pytrees.Static(3))
     for leaf in jax.tree.leaves(estimates(target, batches, jnp.ones(1, jnp.float32))):
         assert leaf.dtype == jnp.float32
     assert target.prior_curvature(jnp.ones(1, jnp.float32)).dtype == jnp.float32

@@ -102,7 +102,9 @@ def errors(scale, num_windows=600):
     @jax.jit
     def gradients(target, key):
         found = jax.vmap(target.noisy_gradient, in_axes=(0, None))
-        return jnp.mean(found(target.batches(key, mt.types.Static(64)), position).gradient, axis=0)
+        return jnp.mean(
+            found(target.batches(key, mt.pytrees.Static(64)), position).gradient, axis=0
+        )
 
     window = find_node(Window, target)
     means = np.stack(

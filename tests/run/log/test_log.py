@@ -84,11 +84,11 @@ def test_a_run_cut_at_a_segment_is_resumed_to_the_same_bits(
     def forgetful(segment, like):
         return jax.tree_util.tree_map_with_path(
             lambda path, a, b: b if FORGOTTEN[name] in jax.tree_util.keystr(path) else a,
-            states.restored(segment, like),
+            states.restore(segment, like),
             like,
         )
 
-    monkeypatch.setattr("momentem.run.log.resume.restored", forgetful)
+    monkeypatch.setattr("momentem.run.log.resume.restore", forgetful)
     folder = cut(tmp_path / "run", 7, tmp_path / "forgetful")
     assert differences(mt.resume(folder, target, sampler), whole)
 
