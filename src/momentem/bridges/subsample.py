@@ -28,9 +28,9 @@ from momentem.targets._minibatch import (
     NoisyGradient,
     StochasticTarget,
     blocks,
+    combine_halves,
     curvature_diagonal,
     draw_halves,
-    of_halves,
 )
 from momentem.types import Scalar, Vector
 
@@ -135,7 +135,9 @@ def _noisy_gradient(
         halved = Partial(_run_at, model, plate, read(order, where, half))
         return numpyro_model.logdensity(halved, unravel, position)
 
-    return of_halves(*jax.vmap(jax.value_and_grad(logdensity), in_axes=(None, 0))(position, batch))
+    return combine_halves(
+        *jax.vmap(jax.value_and_grad(logdensity), in_axes=(None, 0))(position, batch)
+    )
 
 
 def _check_indexed(model: Partial, plate: Plate, half: Indices) -> None:
