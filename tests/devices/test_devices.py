@@ -127,7 +127,7 @@ def test_devices_that_do_not_fit_are_told_of(four_devices):
         r"num_chains must be a multiple of the 2 devices.*got 3; give a multiple",
         r"batch_size must be a multiple of 4, two halves .* got 6",
         r"batches must be blocks\(\)",
-        r"mesh must have the axes .* build it by momentem.mesh",
+        r"mesh must have the axes .* build it with momentem.mesh",
     ]
     assert len(four_devices["errors"]) == len(patterns)
     for error, pattern in zip(four_devices["errors"], patterns, strict=True):
@@ -252,7 +252,7 @@ def test_a_lost_process_ends_the_launch_and_a_new_one_goes_on(two_processes):
     assert ended.code == 1
     assert ended.seconds < 30.0
     assert "process 1 was ended by SIGKILL" in ended.text
-    assert "the same command goes on" in ended.text
+    assert "the same command resumes" in ended.text
     assert lost_peers.are_gone(pids)
     logs = [sorted((folder / f"killed/process-{i}").glob("*.safetensors")) for i in (0, 1)]
     assert min(map(len, logs)) > 2
