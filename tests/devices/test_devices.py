@@ -125,7 +125,7 @@ def test_devices_that_do_not_fit_are_told_of(four_devices):
         r"chains x data must be the number of devices, 4, got 3 x 1",
         r"chains x data must be the number of devices, 4, got 0 x 8",
         r"num_chains must be a multiple of the 2 devices.*got 3; give a multiple",
-        r"batch_size must be a multiple of 4, two halves .* got 6",
+        r"batch_size must be a multiple of 4, because each half .* got 6",
         r"batches must be blocks\(\)",
         r"mesh must have the axes .* build it with momentem.mesh",
     ]
