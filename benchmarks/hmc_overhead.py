@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import momentem as mt
-from momentem.reproduce.timing import interleaved, iterate, ratio
+from momentem.reproduce.timing import iterate, ratio, time_interleaved
 
 NUM_CHAINS, NUM_STEPS, NUM_ITERATIONS, ROUNDS = 4, 10, 200, 15
 
@@ -122,7 +122,7 @@ def main():
         "logistic, N = 2,000, D = 25": (logistic(2000, 25), 1e-2),
     }
     for name, (target, step_size) in problems.items():
-        seconds = interleaved(contenders(target, step_size), ROUNDS)
+        seconds = time_interleaved(contenders(target, step_size), ROUNDS)
         table.add_row(
             name,
             f"{np.median(seconds['bare']) / NUM_ITERATIONS * 1e6:.0f}",

@@ -37,7 +37,7 @@ import injections
 import kills
 import lost_peers
 import momentem as mt
-from momentem.reproduce.timing import interleaved, ratio
+from momentem.reproduce.timing import ratio, time_interleaved
 
 MAX_GROWTH = 300e6  # bytes, of the streamed run
 MAX_LOG, MAX_BAR = 0.03, 0.02
@@ -169,7 +169,7 @@ def check_overhead(given):
         with terminal():
             found["bar"] = mt.sample(target, sampler, given.length, 0, 4)
 
-    seconds = interleaved({"plain": plain, "logged": logged, "bar": bar}, given.rounds)
+    seconds = time_interleaved({"plain": plain, "logged": logged, "bar": bar}, given.rounds)
     for name, most in (("logged", MAX_LOG), ("bar", MAX_BAR)):
         cost = ratio(seconds, name, "plain") - 1
         is_same = found[name]["posterior"].equals(found["plain"]["posterior"])

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import momentem as mt
 from momentem.reproduce import datasets
-from momentem.reproduce.timing import interleaved, ratio
+from momentem.reproduce.timing import ratio, time_interleaved
 from momentem.riemannian.fixed_points import iterations, until
 
 NUM_CHAINS, NUM_STEPS, NUM_ITERATIONS, ROUNDS, STEP_SIZE, BATCH = 4, 10, 100, 9, 0.3, 100
@@ -107,7 +107,7 @@ def main():
     for name, data in sets.items():
         table.add_column(name, justify="right")
         runs = contenders(data)
-        seconds = interleaved(runs, ROUNDS)
+        seconds = time_interleaved(runs, ROUNDS)
         per_iteration = np.median(seconds["hmc"]) / NUM_ITERATIONS * 1e6
         columns[name] = {
             sampler: f"{ratio(seconds, sampler, 'hmc'):.2f} ({float(go()[1].mean()):.2f})"

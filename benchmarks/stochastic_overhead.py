@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import momentem as mt
-from momentem.reproduce.timing import bare, interleaved, iterate, ratio
+from momentem.reproduce.timing import bare, iterate, ratio, time_interleaved
 
 NUM_STEPS, NUM_ITERATIONS, ROUNDS, BATCH = 10, 1000, 31, 100
 
@@ -123,7 +123,7 @@ def kernels_table():
         table.add_column(column, justify="right")
     for dim in (2, 15):
         for num_chains in (1, 16):
-            seconds = interleaved(contenders(dim, num_chains), ROUNDS)
+            seconds = time_interleaved(contenders(dim, num_chains), ROUNDS)
             gradients = NUM_ITERATIONS * NUM_STEPS * num_chains
             table.add_row(
                 str(dim),
@@ -149,7 +149,7 @@ def rows_table():
         runs[f"{num_data:.0e}"] = lambda sampler=sampler, state=state: iterate(
             sampler, key, state, NUM_ITERATIONS
         )
-    seconds = interleaved(runs, ROUNDS)
+    seconds = time_interleaved(runs, ROUNDS)
     for name in runs:
         table.add_row(name, f"{ratio(seconds, name, '1e+04'):.2f}")
     return table
@@ -210,7 +210,7 @@ def network_ratios(batch_size):
     sampler = mt.sghmc_em(target, NUM_STEPS)
     state = sampler.init(key, positions)
     runs["sghmc-em, DiagonalMass"] = lambda: iterate(sampler, key, state, 20)
-    seconds = interleaved(runs, 11)
+    seconds = time_interleaved(runs, 11)
     return {name: ratio(seconds, name, "bare") for name in runs}
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from sklearn.decomposition import LatentDirichletAllocation
 
 from momentem.reproduce import datasets
-from momentem.reproduce.timing import interleaved, ratio
+from momentem.reproduce.timing import ratio, time_interleaved
 from momentem.topics.local import gibbs
 from momentem.topics.minibatches import draw_minibatches, layout
 from momentem.topics.model import minibatch_target, model
@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
     train, _ = datasets.twenty_news("nvdm")
-    seconds = interleaved(contenders(train), rounds)
+    seconds = time_interleaved(contenders(train), rounds)
     table = Table(title=f"20-Newsgroups, per iteration; medians of {rounds} interleaved rounds")
     for column in ("sampler", "s", "/ bare", "em / plain", "scikit-learn / it"):
         table.add_column(column, justify="right")

@@ -100,7 +100,7 @@ CASES = {
     ),
     "constraint of a stranger": (
         lambda: mt.density(normal, {"a": 0.0}, {"b": mt.constraints.positive}),
-        r"name 'b', which initial lacks; it has \['a'\]",
+        r"constraints must name parameters of initial, \['a'\], got 'b'",
     ),
     "constraint unknown": (
         lambda: mt.density(normal, {"a": 1.0}, {"a": "positive"}),
@@ -279,7 +279,7 @@ CASES = {
     "spread negative": (lambda: sample(spread=-1.0), r"spread must lie in \[0.0, inf\), got -1.0"),
     "positions misshapen": (
         lambda: sample(positions=np.zeros((4, 2))),
-        r"leading axis of 4 chains, shapes \(4, 3\), got \(4, 2\)",
+        r"leading axis of 4 chains, with shapes \(4, 3\), got \(4, 2\)",
     ),
     "positions not finite": (
         lambda: sample(positions=np.full((4, 3), np.inf)),

@@ -1,6 +1,7 @@
-"""Checks of arguments, for factories. Each names the argument, the rule, the value and the remedy.
+"""Checks of the arguments of factories. Errors name the argument, the rule, the value and the
+remedy.
 
-Only concrete values are checked: a tracer passes, because nothing may raise inside a trace.
+Only concrete values are checked. Tracers pass, because nothing may raise inside a trace.
 """
 
 import operator
@@ -26,7 +27,7 @@ __all__ = [
 
 
 def is_traced(value: Any) -> bool:
-    """Whether `value` is, or contains, a tracer."""
+    """Return whether `value` is or contains a tracer."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
@@ -40,21 +41,21 @@ def _number(name: str, value: Any) -> float:
 
 
 def check_positive(**values: Any) -> None:
-    """Refuses numbers that are not finite and > 0."""
+    """Refuse numbers that are not finite and > 0."""
     for name, value in values.items():
         if not is_traced(value) and not 0 < _number(name, value) < np.inf:
             raise ValueError(f"{name} must be finite and > 0, got {value}")
 
 
 def check_between(low: float, high: float, **values: Any) -> None:
-    """Refuses numbers outside the half-open interval [low, high)."""
+    """Refuse numbers outside the half-open interval [low, high)."""
     for name, value in values.items():
         if not is_traced(value) and not low <= _number(name, value) < high:
             raise ValueError(f"{name} must lie in [{low}, {high}), got {value}")
 
 
 def check_count(least: int, **values: Any) -> None:
-    """Refuses anything but whole numbers >= least."""
+    """Refuse anything but whole numbers >= least."""
     for name, value in values.items():
         if is_traced(value):
             continue
@@ -69,7 +70,7 @@ def check_count(least: int, **values: Any) -> None:
 
 
 def check_callable(**values: Any) -> None:
-    """Refuses what cannot be called."""
+    """Refuse values that cannot be called."""
     for name, value in values.items():
         if not callable(value):
             raise TypeError(
@@ -78,22 +79,22 @@ def check_callable(**values: Any) -> None:
 
 
 def check_instance(kind: Any, remedy: str, **values: Any) -> None:
-    """Refuses what is not of `kind`, and says how to get one."""
+    """Refuse values that are not instances of `kind`. The error ends with the remedy."""
     for name, value in values.items():
         if not isinstance(value, kind):
-            wanted = getattr(kind, "__name__", "Target")  # a union is of targets
+            wanted = getattr(kind, "__name__", "Target")  # unions are of targets only
             found = f"{value!r:.80} of type {type(value).__name__}"
             raise TypeError(f"{name} must be a {wanted}, got {found}; {remedy}")
 
 
 def check_numbers(name: str, rows: np.ndarray, first: int = 0) -> None:
-    """Refuses rows of anything but finite numbers, and names the first that is not, counted from
+    """Refuse rows with anything but finite numbers. The error names the first bad row, counted from
     `first`."""
     if rows.dtype.kind not in "biuf":
         raise TypeError(f"{name} must hold numbers, got dtype {rows.dtype}")
     if rows.dtype.kind != "f":
         return
-    with np.errstate(all="ignore"):  # the sum tells in one pass; if it overflows, all are looked at
+    with np.errstate(all="ignore"):  # the sum needs one pass; if it overflows, all are checked
         is_finite = bool(np.isfinite(rows.sum())) or bool(np.isfinite(rows).all())
     if not is_finite:
         at = int(np.argwhere(~np.isfinite(rows))[0][0])
@@ -103,7 +104,7 @@ def check_numbers(name: str, rows: np.ndarray, first: int = 0) -> None:
 
 
 def as_floats(name: str, value: ArrayLike, ndim: int, remedy: str) -> jax.Array:
-    """Return `value` as a floating-point array of `ndim` axes, or refuse it."""
+    """Return `value` as a finite floating-point array of `ndim` axes, or refuse it."""
     array = jnp.asarray(value)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} must hold floating-point numbers, got dtype {array.dtype}")
@@ -116,7 +117,7 @@ def as_floats(name: str, value: ArrayLike, ndim: int, remedy: str) -> jax.Array:
 
 
 def check_positive_entries(name: str, array: jax.Array) -> None:
-    """Refuses a vector with an entry that is not > 0."""
+    """Refuse a vector with an entry that is not > 0."""
     if not is_traced(array) and (np.asarray(array) <= 0).any():
         worst = int(np.argmin(array))
         raise ValueError(
@@ -125,7 +126,7 @@ def check_positive_entries(name: str, array: jax.Array) -> None:
 
 
 def check_key(key: Any) -> None:
-    """Refuses anything but one typed JAX key."""
+    """Refuse anything but one typed JAX key."""
     dtype = getattr(key, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key) or key.shape != ():
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Ready-made samplers: the usual compositions of kernels, M-steps and E-steps, by name."""
+"""Ready-made samplers: common compositions of kernels, M-steps and E-steps."""
 
 from typing import Any
 
@@ -45,13 +45,13 @@ def hmc(
     mass: Mass | None = None,
     jitter: float = 0.0,
 ) -> Sampler:
-    """Hamiltonian Monte Carlo with a fixed mass.
+    """Return a sampler for Hamiltonian Monte Carlo with a fixed mass.
 
     Args:
-        target: what is sampled.
-        step_size: of the leapfrog steps; of order 1 where the mass whitens the posterior.
+        target: the target to sample.
+        step_size: of the leapfrog steps. It is of order 1 if the mass whitens the posterior.
         num_steps: leapfrog steps per draw.
-        mass: None is the identity.
+        mass: the mass. Default: the identity.
         jitter: of the number of steps, see `momentem.kernels.hmc`.
 
     Examples:
@@ -73,22 +73,23 @@ def hmc_em(
     averaging: Schedule | None = None,
     jitter: float = 0.0,
 ) -> Sampler:
-    """Hamiltonian Monte Carlo whose mass is learnt by Monte Carlo EM (the paper's Algorithm 1).
+    """Return a sampler for HMC whose mass is learnt by Monte Carlo EM (the paper's Algorithm 1).
 
-    The step size stays as given while the mass changes, so give it in the units of the mass to
-    come: of order 1 for a mass that whitens the posterior. Start from a mass that is heavy enough
-    for it, i.e. from an inverse mass below the posterior's smallest variance.
+    The step size stays fixed while the mass changes. Give it in the units of the learnt mass: of
+    order 1 for a mass that whitens the posterior. Start from a mass that is heavy enough for it,
+    i.e. from an inverse mass below the posterior's smallest variance.
 
     Args:
-        target: what is sampled.
+        target: the target to sample.
         step_size: of the leapfrog steps.
         num_steps: leapfrog steps per draw.
-        mass: where learning starts, and the structure of what is learnt; None is a dense identity.
-        m_step: how the mass is learnt; None is `m_steps.fisher()`. The paper's is
+        mass: the initial mass, which also sets the structure of what is learnt. Default: a dense
+            identity.
+        m_step: how the mass is learnt. Default: `m_steps.fisher()`. The paper's is
             `m_steps.momentum()`.
-        e_step: how long E-steps are; None is `e_steps.growing` from the larger of 100 and 2 D
+        e_step: how long E-steps are. Default: `e_steps.growing` from the larger of 100 and 2 D
             draws.
-        averaging: how estimates are averaged; None is `schedules.polynomial()`.
+        averaging: how estimates are averaged. Default: `schedules.polynomial()`.
         jitter: of the number of steps, see `momentem.kernels.hmc`.
 
     Examples:
@@ -116,15 +117,16 @@ def hmc_em(
 
 
 def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float = 0.8) -> Sampler:
-    """HMC-EM that tunes itself: mass, centre, step size, path length, and when warm-up may end.
+    """Return a sampler for HMC-EM that tunes itself.
 
-    It moves by `kernels.rotating_hmc`; what it tunes and how: `momentem.tuning.warmup`.
+    It tunes mass, centre, step size and path length, and decides when warm-up may end. Its kernel
+    is `kernels.rotating_hmc`. `momentem.tuning.warmup` describes what it tunes, and how.
 
     Args:
-        target: what is sampled.
-        mass: the structure of what is learnt; None is dense up to 200 dimensions, and a diagonal
-            corrected in 20 directions above.
-        acceptance: rate that the step size is tuned to.
+        target: the target to sample.
+        mass: the initial mass, which sets the structure of what is learnt. Default: dense up to 200
+            dimensions, and a diagonal corrected in 20 directions above.
+        acceptance: acceptance rate that the step size is tuned to.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt
@@ -139,8 +141,8 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
 
 
 def _identity(dim: int, dtype: Any) -> Mass:
-    """Dense up to 200 dimensions; above, a diagonal with room for 20 directions. Made by NumPy,
-    which has no program to compile."""
+    """Return the identity: dense up to 200 dimensions, and a diagonal with room for 20 directions
+    above. NumPy builds it, because it has no program to compile."""
     if dim <= 200:
         identity = jnp.asarray(np.eye(dim, dtype=dtype))
         return DenseMass(identity, identity, identity)
@@ -156,15 +158,22 @@ def sghmc(
     mass: Mass | None = None,
     noise: Any = None,
 ) -> Sampler:
-    """Stochastic-gradient HMC with a fixed mass.
+    """Return a sampler for stochastic-gradient HMC with a fixed mass.
 
     Args:
         target: a minibatch target.
         step_size: of every step.
         num_steps: steps per draw.
         friction: A, per unit of time.
-        mass: None is the identity.
-        noise: variances of the gradient noise in the mass's frame; None is no correction.
+        mass: the mass. Default: the identity.
+        noise: variances of the gradient noise in the mass's frame. Default: no correction for the
+            noise.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
+        >>> target = mt.dataset(prior, likelihood, jnp.arange(100.0), 0.0, batch_size=10)
+        >>> sampler = mt.sghmc(target, step_size=0.01, num_steps=10, friction=1.0)
     """
     learnt = _learnt(_identity_diagonal(target, mass), step_size, noise=noise)
     return fixed(kernels.sghmc(target, num_steps, friction), learnt)
@@ -177,14 +186,20 @@ def sgnht(
     friction: float = 1.0,
     mass: Mass | None = None,
 ) -> Sampler:
-    """Stochastic-gradient Nose-Hoover thermostat with a fixed mass.
+    """Return a sampler for the stochastic-gradient Nose-Hoover thermostat with a fixed mass.
 
     Args:
         target: a minibatch target.
         step_size: of every step.
         num_steps: steps per draw.
         friction: A, per unit of time.
-        mass: None is the identity.
+        mass: the mass. Default: the identity.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
+        >>> target = mt.dataset(prior, likelihood, jnp.arange(100.0), 0.0, batch_size=10)
+        >>> sampler = mt.sgnht(target, step_size=0.01, num_steps=10, friction=1.0)
     """
     learnt = _learnt(_identity_diagonal(target, mass), step_size)
     return fixed(kernels.sgnht(target, num_steps, friction), learnt)
@@ -193,7 +208,9 @@ def sgnht(
 def sghmc_em(
     target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, **options: Any
 ) -> Sampler:
-    """SGHMC that tunes itself: mass, gradient noise and step size are learnt by the `noise` M-step.
+    """Return a sampler for SGHMC that tunes itself.
+
+    The `noise` M-step learns mass, gradient noise and step size.
 
     Args:
         target: a minibatch target.
@@ -214,13 +231,21 @@ def sghmc_em(
 def sgnht_em(
     target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, **options: Any
 ) -> Sampler:
-    """SGNHT that tunes itself: as `sghmc_em`, with a thermostat that absorbs what noise is left.
+    """Return a sampler for SGNHT that tunes itself.
+
+    It learns as `sghmc_em` does, and its thermostat absorbs the noise that remains.
 
     Args:
         target: a minibatch target.
         num_steps: steps per draw.
         friction: A, per unit of time.
         **options: as for `self_tuned`.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
+        >>> target = mt.dataset(prior, likelihood, jnp.arange(100.0), 0.0, batch_size=10)
+        >>> sampler = mt.sgnht_em(target, num_steps=10)
     """
     return self_tuned(kernels.sgnht(target, num_steps, friction), **options)
 
@@ -232,14 +257,19 @@ def nphmc(
     mass: Mass | None = None,
     thermostat_mass: float | None = None,
 ) -> Sampler:
-    """Nose-Poincare HMC on all data: the noise-free limit of SG-NPHMC.
+    """Return a sampler for Nose-Poincare HMC on all data, the noise-free limit of SG-NPHMC.
 
     Args:
-        target: what is sampled.
+        target: the target to sample.
         step_size: of every step.
         num_steps: steps per draw.
-        mass: None is the identity.
-        thermostat_mass: Q; None is the dimension.
+        mass: the mass. Default: the identity.
+        thermostat_mass: Q. Default: the dimension.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
+        >>> sampler = mt.nphmc(target, step_size=0.3, num_steps=5)
     """
     learnt = _learnt(_identity_diagonal(target, mass), step_size, thermostat_mass=thermostat_mass)
     return fixed(kernels.nphmc(target, num_steps), learnt)
@@ -254,16 +284,22 @@ def sg_nphmc(
     noise: Any = None,
     thermostat_mass: float | None = None,
 ) -> Sampler:
-    """Stochastic-gradient Nose-Poincare HMC with fixed masses, anchored.
+    """Return a sampler for stochastic-gradient Nose-Poincare HMC, anchored, with fixed masses.
 
     Args:
         target: a minibatch target.
         step_size: of every step.
-        num_steps: steps per draw, of two gradients each.
+        num_steps: steps per draw, with two gradients each.
         friction: A, per unit of time.
-        mass: None is the identity.
-        noise: variances of the gradient noise in the mass's frame; None: none known.
-        thermostat_mass: Q; None is the dimension.
+        mass: the mass. Default: the identity.
+        noise: variances of the gradient noise in the mass's frame. Default: no known noise.
+        thermostat_mass: Q. Default: the dimension.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
+        >>> target = mt.dataset(prior, likelihood, jnp.arange(100.0), 0.0, batch_size=10)
+        >>> sampler = mt.sg_nphmc(target, step_size=0.01, num_steps=10, friction=1.0)
     """
     others = {"noise": noise, "thermostat_mass": thermostat_mass}
     learnt = _learnt(_identity_diagonal(target, mass), step_size, **others)
@@ -273,16 +309,22 @@ def sg_nphmc(
 def sg_nphmc_em(
     target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, **options: Any
 ) -> Sampler:
-    """SG-NPHMC that tunes itself, as `sghmc_em`.
+    """Return a sampler for SG-NPHMC that tunes itself, as `sghmc_em` does.
 
-    The paper's SG-NPHMC-EM learns both masses from momenta: give it
+    The paper's SG-NPHMC-EM learns both masses from momenta. For it, give
     `m_step=m_steps.with_thermostat(m_steps.momentum())` and a step size.
 
     Args:
         target: a minibatch target.
-        num_steps: steps per draw, of two gradients each.
+        num_steps: steps per draw, with two gradients each.
         friction: A, per unit of time.
         **options: as for `self_tuned`.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
+        >>> target = mt.dataset(prior, likelihood, jnp.arange(100.0), 0.0, batch_size=10)
+        >>> sampler = mt.sg_nphmc_em(target, num_steps=10)
     """
     return self_tuned(kernels.sg_nphmc(target, num_steps, friction), **options)
 
@@ -294,14 +336,14 @@ def rhmc(
     num_steps: int,
     fixed_point: FixedPoint | None = None,
 ) -> Sampler:
-    """Riemannian HMC: the mass follows the position.
+    """Return a sampler for Riemannian HMC, whose mass follows the position.
 
     Args:
-        target: what is sampled.
+        target: the target to sample.
         metric: G, from `momentem.metrics`.
-        step_size: of every step; where the metric whitens, of order 1.
+        step_size: of every step. It is of order 1 if the metric whitens the posterior.
         num_steps: steps per draw.
-        fixed_point: how implicit steps are solved, from `momentem.fixed_points`; None is
+        fixed_point: how implicit steps are solved, from `momentem.fixed_points`. Default:
             `until(1e-10)`.
 
     Examples:
@@ -324,18 +366,26 @@ def sgr_nphmc(
     thermostat_mass: float | None = None,
     fixed_point: FixedPoint | None = None,
 ) -> Sampler:
-    """Stochastic-gradient Riemannian Nose-Poincare HMC, anchored.
+    """Return a sampler for stochastic-gradient Riemannian Nose-Poincare HMC, anchored.
 
     Args:
         target: a minibatch target.
         metric: G, from `momentem.metrics`.
         step_size: of every step.
-        num_steps: steps per draw, of two gradients each.
+        num_steps: steps per draw, with two gradients each.
         friction: A, per unit of time.
         noise: variance of the gradient noise in units of the metric: N/n for the Fisher metric of
-            all data; 0 leaves all of it to the thermostat.
-        thermostat_mass: Q; None is the dimension.
-        fixed_point: how implicit steps are solved; None is `iterations(6)`.
+            all data. With 0, the thermostat absorbs all of it.
+        thermostat_mass: Q. Default: the dimension.
+        fixed_point: how implicit steps are solved. Default: `iterations(6)`.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> prior, likelihood = (lambda mu: -0.5 * mu @ mu), (lambda mu, x: -0.5 * (x - mu[0]) ** 2)
+        >>> data, start = jnp.arange(100.0), jnp.zeros(1)
+        >>> target = mt.dataset(prior, likelihood, data, start, batch_size=10)
+        >>> metric = mt.metrics.softabs(target, 10.0)
+        >>> sampler = mt.sgr_nphmc(target, metric, step_size=0.05, num_steps=10, noise=10.0)
     """
     options = friction, noise, thermostat_mass, fixed_point
     kernel = riemannian.sgr_nphmc(target, metric, step_size, num_steps, *options)
@@ -350,19 +400,21 @@ def self_tuned(
     averaging: Schedule | None = None,
     step_size: float = 1e-8,
 ) -> Sampler:
-    """Return the sampler that learns everything that a stochastic kernel leaves open.
+    """Return a sampler that learns everything that a stochastic kernel leaves open.
 
-    The first E-step takes steps so small that the chains stay where they are: it measures. From the
-    first M-step on, mass, noise and step size are set, and refined as the chains move.
+    The steps of the first E-step are so small that the chains stay in place: it only measures. The
+    first M-step sets mass, noise and step size, and later ones refine them as the chains move.
 
     Args:
         kernel: a stochastic kernel.
-        mass: the structure of what is learnt. Default: dense up to 100 dimensions, diagonal above.
-        m_step: how it is learnt. Default: `m_steps.noise(kernel)`.
+        mass: the initial mass, which sets the structure of what is learnt. Default: dense up to 100
+            dimensions, diagonal above.
+        m_step: how mass, noise and step size are learnt. Default: `m_steps.noise(kernel)`.
         e_step: how long E-steps are. Default: `e_steps.geometric` from the larger of 100 and 2 D
             draws.
-        averaging: of estimates. Default: `schedules.latest()`, which forgets the way in.
-        step_size: of the first E-step; with an M-step that does not set the step size, of all.
+        averaging: how estimates are averaged. Default: `schedules.latest()`, which forgets what was
+            learnt before the chains reached the bulk of the posterior.
+        step_size: of the first E-step, or of all E-steps if the M-step does not set it.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt
@@ -389,7 +441,7 @@ def self_tuned(
 
 
 def _identity_diagonal(target: AnyTarget, mass: Mass | None) -> Any:
-    """Return the mass, or a diagonal identity if there is none."""
+    """Return the mass, or a diagonal identity if it is None."""
     return DiagonalMass(jnp.ones_like(target.initial)) if mass is None else mass
 
 

@@ -9,7 +9,7 @@ from momentem.reproduce import accuracy, grids, pictures, problems, reports, run
 from momentem.reproduce.contenders import NAMES, PAPERS, PLAIN, TUNED, contender
 
 FEW = ("HMC", "HMC-EM", TUNED["HMC-EM"])
-SHORT = tables.TABLE_1._replace(num_burn_in=30, num_draws=40, grids={})
+SHORT = tables.TABLE_1._replace(num_warmup=30, num_draws=40, grids={})
 SETTINGS = tables.TABLE_1.settings
 
 
@@ -82,8 +82,10 @@ def test_same_seed_same_table(few, tmp_path):
 def test_grid_chooses_what_comes_nearest():
     """Of three step sizes for HMC, the two small ones do not move."""
     problem = problems.gaussian(0, num=500)
-    settings = SETTINGS.having("HMC", 1.0, 0.0)
-    assert grids.best("HMC", problem, settings, (0.0,), 50, 200).step_sizes["HMC"] == 1e-2
+    settings = SETTINGS.set_sampler("HMC", 1.0, 0.0)
+    assert (
+        grids.choose_settings("HMC", problem, settings, (0.0,), 50, 200).step_sizes["HMC"] == 1e-2
+    )
 
 
 def test_judgement_is_of_the_draws():

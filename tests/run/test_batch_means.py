@@ -50,7 +50,7 @@ def test_effective_sample_size_of_an_autoregression(correlation):
     "broken", [lambda batches: batches, lambda batches: jnp.repeat(batches[:, :16], 2, axis=1)]
 )
 def test_sabotaged_batches_are_seen(monkeypatch, broken):
-    monkeypatch.setattr(streamed, "_merged", broken)
+    monkeypatch.setattr(streamed, "_merge", broken)
     jax.clear_caches()
     with pytest.raises(AssertionError):
         _check_size(0.9)

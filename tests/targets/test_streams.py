@@ -203,7 +203,7 @@ CASES = {
     ),
     "another form": (
         lambda: mt.stream(mt.sources.from_blocks(lambda _: [X, Y], 120), 120).rows(0),
-        "rows of one form",
+        "rows of one dtype and shape",
     ),
     "NaN": (
         lambda: mt.stream(mt.sources.from_arrays(np.where(Y == 41, np.nan, X.T).T), 60).rows(0),
@@ -229,7 +229,7 @@ def test_errors_name_what_is_wrong(case):
 
 
 def test_a_parquet_column_must_exist(sources, tmp_path):
-    with pytest.raises(ValueError, match=r"'z', which 0\.parquet does not have"):
+    with pytest.raises(ValueError, match=r"columns must be columns of 0\.parquet, got 'z'"):
         mt.sources.from_parquet(tmp_path, ["x", "z"])
 
 

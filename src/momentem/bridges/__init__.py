@@ -1,6 +1,6 @@
-"""To and from the tools people already use: models and kernels in, masses out and in again.
+"""Bridges to other libraries: targets from NumPyro and PyMC models, kernels from BlackJAX.
 
-Nothing here imports PyMC or BlackJAX before it is used.
+PyMC and BlackJAX are imported only when they are used.
 """
 
 from momentem.bridges.blackjax import from_blackjax

@@ -1,13 +1,13 @@
-"""A kernel from a BlackJAX algorithm that takes a step size and an inverse mass matrix.
+"""Kernels from BlackJAX algorithms that take a step size and an inverse mass matrix.
 
     Learnt.step_size   -> step_size
     Learnt.mass        -> inverse_mass_matrix      M_I = M^-1; a low-rank mass keeps its form
 
-The algorithm is built anew inside every step from what is learnt, which costs nothing once it is
-compiled. BlackJAX draws momenta afresh, so that a change of mass leaves nothing to carry over. Info
-has the momentum at the end of the step where BlackJAX tells it (HMC and its relatives), else the
-one that the step began with (NUTS), else zeros: the `momentum` M-steps, which learn from
-transients, need the first.
+The algorithm is built inside every step from what is learnt, which costs nothing once it is
+compiled. BlackJAX redraws momenta in every step, so a change of mass needs no transport. Info has
+the momentum at the end of the step where BlackJAX reports it (HMC and its variants). Otherwise it
+has the momentum at the beginning of the step (NUTS), or zeros. The `momentum` M-steps learn from
+transients, and need the momentum at the end.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from momentem.types import Info, Kernel, Learnt, Mass, PRNGKey, Vector
 __all__ = ["from_blackjax"]
 
 OPEN = ("step_size", "inverse_mass_matrix")
-NAMES = {  # BlackJAX's names of what ArviZ calls
+NAMES = {  # BlackJAX's names of statistics, and ArviZ's
     "acceptance_rate": "acceptance_rate",
     "energy": "energy",
     "num_integration_steps": "n_steps",
@@ -36,13 +36,13 @@ NAMES = {  # BlackJAX's names of what ArviZ calls
 
 
 def from_blackjax(algorithm: Callable[..., Any], target: AnyTarget, **parameters: Any) -> Kernel:
-    """A kernel from a BlackJAX algorithm. Mass and step size are left open.
+    """Return the kernel of a BlackJAX algorithm. Mass and step size are left open.
 
     Args:
         algorithm: e.g. `blackjax.nuts`, `blackjax.hmc`, `blackjax.dynamic_hmc`.
-        target: what is sampled, on all data.
-        **parameters: further ones of the algorithm, e.g. `num_integration_steps` of `blackjax.hmc`;
-            they are constants of the compiled program.
+        target: the target to sample. All data are used.
+        **parameters: further parameters of the algorithm, e.g. `num_integration_steps` of
+            `blackjax.hmc`. They are constants of the compiled program.
 
     Examples:
         >>> import blackjax, jax.numpy as jnp, momentem as mt
@@ -65,7 +65,7 @@ def from_blackjax(algorithm: Callable[..., Any], target: AnyTarget, **parameters
     return Kernel(Partial(_init, constants, target), Partial(_step, constants, target))
 
 
-def _built(constants: Constants, target: AnyTarget, learnt: Learnt) -> Any:
+def _build(constants: Constants, target: AnyTarget, learnt: Learnt) -> Any:
     algorithm, *items = constants.values
     parameters = dict(zip(items[::2], items[1::2], strict=True))
     return algorithm(
@@ -85,13 +85,14 @@ def _inverse(mass: Mass) -> Any:
 
 
 def _check(constants: Constants, target: AnyTarget) -> None:
-    """Refuses an algorithm that cannot be built so, or whose state lacks what a kernel tells."""
+    """Refuse an algorithm that cannot be built this way, or whose state lacks what Info needs."""
     theirs = getattr(constants.values[0], "differentiable", constants.values[0])
     name = getattr(theirs, "__module__", repr(theirs))
     if target.initial.dtype != jnp.zeros(()).dtype:
         raise TypeError(
-            f"target must be of JAX's own precision, which is BlackJAX's, {jnp.zeros(()).dtype}, "
-            f"got {target.initial.dtype}; cast its `initial`, or set jax_enable_x64"
+            f"target must have JAX's default precision, which BlackJAX uses, "
+            f"{jnp.zeros(()).dtype}, got {target.initial.dtype}; cast its `initial`, or set "
+            "jax_enable_x64"
         )
     ones = jnp.ones_like(target.initial)
     learnt = Learnt(DiagonalMass(ones), jnp.ones((), ones.dtype))
@@ -115,14 +116,14 @@ def _init(
     constants: Constants, target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt
 ) -> Any:
     with usual_promotion():
-        return _built(constants, target, learnt).init(position, key)
+        return _build(constants, target, learnt).init(position, key)
 
 
 def _step(
     constants: Constants, target: AnyTarget, key: PRNGKey, state: Any, learnt: Learnt
 ) -> tuple[Any, Info]:
     with usual_promotion():
-        state, told = _built(constants, target, learnt).step(key, state)
+        state, told = _build(constants, target, learnt).step(key, state)
     stats = {"lp": state.logdensity, "diverging": jnp.asarray(getattr(told, "is_divergent", False))}
     for theirs, ours in NAMES.items():
         if hasattr(told, theirs):
@@ -130,6 +131,6 @@ def _step(
     momentum = getattr(told, "momentum", jnp.zeros_like(state.position))
     if hasattr(getattr(told, "proposal", None), "momentum"):
         momentum = jnp.where(told.is_accepted, told.proposal.momentum, momentum)
-        # BlackJAX's is that of the proposal, whether it was accepted or not
+        # BlackJAX reports the energy of the proposal, even if it was not accepted
         stats["energy"] = learnt.mass.kinetic_energy(momentum) - state.logdensity
     return state, Info(state.position, momentum, state.logdensity_grad, stats)

@@ -1,10 +1,10 @@
-"""What code of other libraries needs to ride in our compiled programs.
+"""Helpers for the code of other libraries inside our compiled programs.
 
-`Constants` holds what cannot be an array: sizes, functions, text. It is static under jit, and equal
-to another with the same content, so that a model bound anew does not compile again.
+`Constants` holds values that cannot be arrays: sizes, functions, strings. It is static under jit.
+Two with the same content are equal, so a model that is bound again does not compile again.
 
-`usual_promotion` gives other libraries JAX's usual promotion of dtypes and ranks, which they are
-written for, in programs that set stricter rules for themselves.
+`usual_promotion` restores JAX's default promotion of dtypes and ranks for other libraries, in
+programs that set stricter rules.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ __all__ = ["Constants", "usual_promotion"]
 
 @jax.tree_util.register_static
 class Constants:
-    """Values that are part of the compiled program. What has no hash is compared by identity."""
+    """Values that are part of the compiled program. Values without a hash are compared by
+    identity."""
 
     def __init__(self, *values: Any):
         self.values = values
@@ -41,6 +42,6 @@ def _identity(value: Any) -> Any:
 
 @contextmanager
 def usual_promotion() -> Iterator[None]:
-    """Within it, dtypes and ranks promote as JAX does unless told otherwise."""
+    """Use JAX's default promotion of dtypes and ranks inside the `with` block."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

@@ -1,8 +1,8 @@
-"""A target from a NumPyro model: its latent sites, unconstrained, as one flat vector.
+"""Targets from NumPyro models. The position is the flat vector of unconstrained latent sites.
 
     log p(u) = -potential_energy(u)          NumPyro's, with the Jacobians of its bijections
 
-A model whose data NumPyro would subsample becomes a minibatch target: see subsample.py.
+A model with a subsampled plate becomes a minibatch target: see subsample.py.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,13 @@ from numpyro.distributions import Delta
 from momentem.bridges import numpyro_model
 from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
-from momentem.bridges.subsample import Plate, at_all, outside, stochastic_target, subsampled_plate
+from momentem.bridges.subsample import (
+    Plate,
+    find_subsampled_plate,
+    hide_plate,
+    stochastic_target,
+    use_all_data,
+)
 from momentem.checks import check_callable
 from momentem.pytrees import as_partial
 from momentem.targets._density import Target
@@ -29,7 +35,7 @@ from momentem.types import Vector
 
 __all__ = ["from_numpyro"]
 
-# what JAX raises at a model that has to see the values of its data
+# JAX raises these for a model whose control flow depends on the values of its data
 UNTRACEABLE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -39,19 +45,19 @@ UNTRACEABLE = (
 
 
 def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AnyTarget:
-    """A target from a NumPyro model and its arguments. Draws hold latent and deterministic sites.
+    """Return the target of a NumPyro model. Draws hold its latent and deterministic sites.
 
-    A model with a plate of a `subsample_size` becomes a minibatch target; the data must then be
-    indexed by what `with numpyro.plate(...) as indices` gives, or by `numpyro.subsample`, and
-    deterministic sites inside that plate are left out of the draws.
+    A model that has a plate with a `subsample_size` becomes a minibatch target. Its data must then
+    be indexed by the indices of `with numpyro.plate(...) as indices`, or by `numpyro.subsample`.
+    Deterministic sites inside that plate are left out of the draws.
 
-    Arrays among the arguments are arguments of the compiled program too, so that new data of the
-    same shape do not compile again, unless the model has to see their values.
+    Arrays among the arguments are arguments of the compiled program, too. New data of the same
+    shape therefore do not compile again, unless the model depends on their values in Python.
 
     Args:
         model: a function of NumPyro's primitives, with any handlers around it.
-        *args: the model's.
-        **kwargs: the model's.
+        *args: positional arguments of the model.
+        **kwargs: keyword arguments of the model.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt, numpyro, numpyro.distributions as dist
@@ -65,27 +71,27 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AnyTar
     """
     check_callable(model=model)
     try:
-        return _built(_bound(model, args, kwargs, _is_array))
+        return _build(_bind(model, args, kwargs, _is_array))
     except UNTRACEABLE:
-        return _built(_bound(model, args, kwargs, _is_nothing))
+        return _build(_bind(model, args, kwargs, _is_nothing))
 
 
-def _built(model: Partial) -> AnyTarget:
-    """The target of a model whose arguments are bound."""
+def _build(model: Partial) -> AnyTarget:
+    """Return the target of a model whose arguments are bound."""
     sites = numpyro_model.sites(model)
     has_kept = any(site.is_kept for site in sites.values())
     kept = numpyro_model.kept_values(model) if has_kept else {}
-    settled = Partial(numpyro_model.settled, model, kept)
-    plate = subsampled_plate(sites)
+    bound = Partial(numpyro_model.run_with_kept, model, kept)
+    plate = find_subsampled_plate(sites)
     free = _zeros(sites, plate)
     if plate is None:
-        return _target(settled, settled, free)
-    target = _target(at_all(settled, plate), outside(settled, plate), free)
-    return stochastic_target(target, settled, plate)
+        return _target(bound, bound, free)
+    target = _target(use_all_data(bound, plate), hide_plate(bound, plate), free)
+    return stochastic_target(target, bound, plate)
 
 
 def _target(model: Partial, shown: Partial, free: dict[str, Array]) -> Target:
-    """The target of `model`; draws hold the sites of `shown`."""
+    """Return the target of `model`. Draws hold the sites of `shown`."""
     initial, unravel = ravel_pytree(free)
     unravel = Partial(unravel)
     target = Target(
@@ -95,19 +101,20 @@ def _target(model: Partial, shown: Partial, free: dict[str, Array]) -> Target:
         unconstrain=Partial(numpyro_model.unconstrain, model, Constants(*free)),
         unravel=unravel,
     )
-    check_scalar("the log density of model", _at, initial, target.logdensity)
-    # of the names alone: draws may be of several dtypes
-    as_parameters(dict.fromkeys(jax.eval_shape(_at, initial, target.constrain), 0.0))
+    check_scalar("the log density of model", _evaluate, initial, target.logdensity)
+    # checks the names only, because draws may have several dtypes
+    as_parameters(dict.fromkeys(jax.eval_shape(_evaluate, initial, target.constrain), 0.0))
     return target
 
 
-def _at(position: Vector, function: Callable) -> Any:
-    """An evaluation in which what is bound to the function is traced too."""
+def _evaluate(position: Vector, function: Callable) -> Any:
+    """Evaluate a function as an argument, so that arrays bound to it are traced, too."""
     return function(position)
 
 
-def _bound(model: Callable, args: tuple, kwargs: dict, is_leaf: Callable[[Any], bool]) -> Partial:
-    """The model with its arguments bound: leaves as arrays, the rest as constants."""
+def _bind(model: Callable, args: tuple, kwargs: dict, is_leaf: Callable[[Any], bool]) -> Partial:
+    """Bind the arguments of a model: values for which `is_leaf` holds as arrays, others as
+    constants."""
     values, structure = jax.tree.flatten((args, kwargs))
     arrays = {i: jnp.asarray(value) for i, value in enumerate(values) if is_leaf(value)}
     rest = [None if i in arrays else value for i, value in enumerate(values)]
@@ -133,8 +140,8 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _zeros(sites: dict[str, Site], plate: Plate | None) -> dict[str, Array]:
-    """The latent sites at 0 on the unconstrained scale, or an error that names the one that cannot
-    be sampled."""
+    """Return the latent sites at 0 on the unconstrained scale. Errors name a site that cannot be
+    sampled."""
     latent = {name: site for name, site in sites.items() if site.is_latent}
     if not latent:
         raise ValueError(f"model must have a latent site to sample, got sites {sorted(sites)}")
@@ -142,7 +149,7 @@ def _zeros(sites: dict[str, Site], plate: Plate | None) -> dict[str, Array]:
         if site.is_discrete:
             raise ValueError(
                 f"latent sites of model must be continuous, got {name!r} of "
-                f"{site.distribution.__name__}; sum it out, e.g. by a mixture distribution"
+                f"{site.distribution.__name__}; sum it out, e.g. with a mixture distribution"
             )
         if issubclass(site.distribution, Delta):
             raise ValueError(
@@ -152,6 +159,6 @@ def _zeros(sites: dict[str, Site], plate: Plate | None) -> dict[str, Array]:
         if plate is not None and plate.name in site.plates:
             raise ValueError(
                 f"latent sites of model must be outside its subsampled plate, got {name!r} inside "
-                f"{plate.name!r}; drop subsample_size, or observe the site by `obs`"
+                f"{plate.name!r}; drop subsample_size, or observe the site with `obs`"
             )
     return as_parameters({k: jnp.zeros(s.free_shape, s.dtype) for k, s in latent.items()})

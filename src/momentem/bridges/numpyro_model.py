@@ -1,5 +1,5 @@
-"""What is asked of a NumPyro model whose arguments are bound: its sites, its log density, and the
-way between its constrained sites and a flat vector."""
+"""Functions of a NumPyro model whose arguments are bound: its sites, its log density, and the maps
+between its constrained sites and a flat vector."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,16 +16,24 @@ from momentem.bridges.foreign import Constants, usual_promotion
 from momentem.targets.parameters import Parameters
 from momentem.types import Scalar, Vector
 
-__all__ = ["Site", "constrain", "kept_values", "logdensity", "settled", "sites", "unconstrain"]
+__all__ = [
+    "Site",
+    "constrain",
+    "kept_values",
+    "logdensity",
+    "run_with_kept",
+    "sites",
+    "unconstrain",
+]
 
 
 class Site(NamedTuple):
-    """What is known of a site before anything is computed."""
+    """What is known about a site before anything is computed."""
 
-    kind: str  # NumPyro's type of it: sample, deterministic, plate, param, …
-    args: tuple  # of a plate: its size and subsample_size
-    plates: dict[str, int]  # the axis, counted from the last, of every plate it is in
-    distribution: Any = None  # its class, of a sample site
+    kind: str  # NumPyro's type: sample, deterministic, plate, param, …
+    args: tuple  # size and subsample_size, for a plate
+    plates: dict[str, int]  # axis, counted from the last, of every plate around the site
+    distribution: Any = None  # class of the distribution, for a sample site
     is_latent: bool = False
     is_discrete: bool = False
     shape: tuple[int, ...] = ()  # of the distribution
@@ -36,7 +44,7 @@ class Site(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is neither random nor computed, but held where it is."""
+        """Whether the site is neither random nor computed, but held at its value."""
         return self.kind in ("param", "mutable")
 
 
@@ -67,7 +75,8 @@ def _trace(model: Callable) -> dict[str, Any]:
 
 
 def sites(model: Callable) -> dict[str, Site]:
-    """The model's sites by name, without computing their values: op by op that takes seconds."""
+    """Return the model's sites by name. Their values are not computed, because that takes seconds
+    without compilation."""
     found = {}
 
     def look() -> None:
@@ -78,32 +87,32 @@ def sites(model: Callable) -> dict[str, Site]:
 
 
 def kept_values(model: Callable) -> dict[str, Any]:
-    """The values that the model gives its `param` sites."""
+    """Return the values that the model gives its `param` sites."""
     return {name: m["value"] for name, m in _trace(model).items() if _site(m).is_kept}
 
 
-def settled(model: Callable, kept: dict[str, Any]) -> Any:
-    """Runs the model with its `param` sites held where they are, as in NumPyro's own MCMC, and with
-    a key for those that ask for one by `numpyro.prng_key`."""
+def run_with_kept(model: Callable, kept: dict[str, Any]) -> Any:
+    """Run the model with its `param` sites held at their values, as in NumPyro's MCMC, and with a
+    key for `numpyro.prng_key`."""
     with handlers.seed(rng_seed=0, hide_types=["sample", "plate"]), handlers.substitute(data=kept):
         return model()
 
 
 def logdensity(model: Callable, unravel: Callable, position: Vector) -> Scalar:
-    """log p(u) = -potential_energy(u)."""
+    """Return log p(u) = -potential_energy(u)."""
     with usual_promotion():
         return -jnp.asarray(potential_energy(model, (), {}, unravel(position)))
 
 
 def constrain(model: Callable, unravel: Callable, position: Vector) -> Parameters:
-    """The latent sites, constrained, and the deterministic ones."""
+    """Return the constrained latent sites and the deterministic sites."""
     with usual_promotion():
         found = constrain_fn(model, (), {}, unravel(position), return_deterministic=True)
     return jax.tree.map(jnp.asarray, found)
 
 
 def unconstrain(model: Callable, names: Constants, parameters: Parameters) -> Vector:
-    """The flat vector of the latent sites, which are called `names`."""
+    """Return the flat vector of the latent sites with these names."""
     latent = {name: parameters[name] for name in names.values}
     with usual_promotion():
         return ravel_pytree(unconstrain_fn(model, (), {}, latent))[0]

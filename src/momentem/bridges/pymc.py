@@ -1,9 +1,9 @@
-"""A target from a PyMC model: its free variables, as PyMC transforms them, as one flat vector.
+"""Targets from PyMC models. The position is the flat vector of PyMC's transformed free variables.
 
     log p(u) = model.logp()                  PyMC's, compiled by JAX, with its transforms' Jacobians
 
-PyMC's data become constants of the compiled program. PyMC is an extra, and not imported before it
-is needed.
+PyMC's data become constants of the compiled program. PyMC is an optional dependency, and is
+imported only when it is needed.
 """
 
 import os
@@ -28,9 +28,9 @@ __all__ = ["from_pymc", "pymc_labels"]
 
 
 def from_pymc(model: Any) -> Target:
-    """A target from a PyMC model. Draws hold its free variables and its deterministics.
+    """Return the target of a PyMC model. Draws hold its free variables and its deterministics.
 
-    PyMC computes in 64 bits, so JAX must too.
+    PyMC computes in 64 bits, so JAX must do so, too.
 
     Args:
         model: a `pymc.Model` whose free variables are continuous.
@@ -46,7 +46,7 @@ def from_pymc(model: Any) -> Target:
         >>> sorted(target.constrain(target.initial))
         ['scale', 'variance']
     """
-    compiled = _compiler()
+    compiled = _load_compiler()
     _check(model)
     values = [model.rvs_to_values[rv] for rv in model.free_RVs]
     names = Constants(*(rv.name for rv in model.free_RVs))
@@ -56,7 +56,7 @@ def from_pymc(model: Any) -> Target:
         point = model.initial_point()
         logdensity = compiled(values, [model.logp()])
         constrain = compiled(values, list(shown.values()))
-        unconstrain = compiled(*_transformed(model))
+        unconstrain = compiled(*_transform_variables(model))
     free = {name: point[value.name] for name, value in zip(names.values, values, strict=True)}
     initial, unravel = ravel_pytree(as_parameters(free))
     unravel = Partial(unravel)
@@ -73,7 +73,7 @@ def from_pymc(model: Any) -> Target:
 
 
 def pymc_labels(model: Any) -> dict[str, Any]:
-    """The model's `dims` and `coords`, for `momentem.sample(target, ..., **pymc_labels(model))`.
+    """Return a PyMC model's `dims` and `coords`, for `sample(target, ..., **pymc_labels(model))`.
 
     Args:
         model: a `pymc.Model`.
@@ -85,7 +85,7 @@ def pymc_labels(model: Any) -> dict[str, Any]:
         >>> mt.pymc_labels(model)
         {'dims': {'x': ['city']}, 'coords': {'city': ['Rome', 'Oslo']}}
     """
-    _compiler()
+    _load_compiler()
     _check(model)
     shown = {variable.name for variable in [*model.free_RVs, *model.deterministics]}
     known = {name: list(labels) for name, labels in model.coords.items() if labels is not None}
@@ -94,15 +94,16 @@ def pymc_labels(model: Any) -> dict[str, Any]:
     return {"dims": dims, "coords": {name: known[name] for name in known if name in used}}
 
 
-def _compiler() -> Callable[..., Any]:
-    """PyMC's compiler to JAX, imported in a thread of its own: JAX's settings there are those of
-    the program, not of a `with` block around this call, which would become the program's."""
+def _load_compiler() -> Callable[..., Any]:
+    """Return PyMC's compiler to JAX. It is imported in a separate thread: the import restores JAX's
+    settings globally, and settings of a `with` block around this call must not become global."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(_imported).result()
+        return pool.submit(_import_compiler).result()
 
 
-def _imported() -> Callable[..., Any]:
-    """Importing it sets JAX up anew, with 100 devices and in PyTensor's precision: undone here."""
+def _import_compiler() -> Callable[..., Any]:
+    """Import the compiler, and restore JAX's settings: the import sets 100 devices and PyTensor's
+    precision."""
     flags, is_x64 = os.environ.get("XLA_FLAGS"), jax.config.read("jax_enable_x64")
     try:
         from pymc.sampling.jax import get_jaxified_graph
@@ -137,14 +138,14 @@ def _check(model: Any) -> None:
     if model.discrete_value_vars:
         raise ValueError(
             "free variables of model must be continuous, got "
-            f"{sorted(v.name for v in model.discrete_value_vars)}; sum them out, e.g. by "
+            f"{sorted(v.name for v in model.discrete_value_vars)}; sum them out, e.g. with "
             "pymc.Mixture"
         )
     minibatched = [rv.name for rv in model.observed_RVs if _is_minibatch(rv)]
     if minibatched:
         raise ValueError(
-            f"model must use all its data, got minibatches in {minibatched}; give the data "
-            "themselves, or write the model with momentem.dataset or momentem.from_numpyro"
+            f"model must use all its data, got minibatches in {minibatched}; give all data to the "
+            "model, or write it with momentem.dataset or momentem.from_numpyro"
         )
 
 
@@ -156,14 +157,15 @@ def _is_minibatch(rv: Any) -> bool:
 
 @contextmanager
 def _quiet_about_blas() -> Iterator[None]:
-    """PyTensor misses a BLAS that it is not going to use: JAX has its own."""
+    """Silence PyTensor's warning about a missing BLAS, which is not used: JAX has its own."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS")
         yield
 
 
-def _transformed(model: Any) -> tuple[list[Any], list[Any]]:
-    """Constrained free variables, and as functions of these the unconstrained ones."""
+def _transform_variables(model: Any) -> tuple[list[Any], list[Any]]:
+    """Return symbols for the constrained free variables, and the unconstrained variables as
+    functions of them."""
     from pytensor.graph.replace import graph_replace
 
     given = {rv: rv.type(name=rv.name) for rv in model.free_RVs}

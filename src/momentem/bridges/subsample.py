@@ -1,12 +1,13 @@
-"""Minibatches of a NumPyro model with one plate of N data, subsampled n at a time.
+"""Minibatches of a NumPyro model with one plate of N data and a `subsample_size` of n.
 
-The model is run with half a minibatch, n/2 indices, in the plate's place. NumPyro scales the
-plate's sites by 2N/n, so that
+The model is run with the n/2 indices of half a minibatch in place of the plate's own. NumPyro
+scales the plate's sites by 2N/n, so that
 
     log p(u; half) = rest + (2N/n) sum_{i in half} log p(datum_i | u)
 
-is unbiased for log p(u), and its gradients for the two halves are what targets/minibatch.py takes a
-half sum and a half difference of. With all N indices the same model gives log p(u) itself.
+is unbiased for log p(u). The gradients of the two halves are combined as in targets/_minibatch.py:
+half their sum is the estimate, and half their difference is its noise. With all N indices the same
+model gives log p(u) itself.
 """
 
 from collections.abc import Callable
@@ -28,13 +29,13 @@ from momentem.targets._minibatch import (
     NoisyGradient,
     StochasticTarget,
     blocks,
+    combine_halves,
     curvature_diagonal,
     draw_halves,
-    of_halves,
 )
 from momentem.types import Scalar, Vector
 
-__all__ = ["Plate", "at_all", "outside", "stochastic_target", "subsampled_plate"]
+__all__ = ["Plate", "find_subsampled_plate", "hide_plate", "stochastic_target", "use_all_data"]
 
 Indices = Int[Array, " rows"]
 
@@ -47,25 +48,25 @@ class Plate(NamedTuple):
     subsample_size: int  # n
 
     def holds(self, message: Any) -> bool:
-        """Whether what a primitive says comes from inside the plate."""
+        """Return whether a primitive's message comes from inside the plate."""
         return any(frame.name == self.name for frame in message.get("cond_indep_stack") or ())
 
 
-class _At(Messenger):
-    """Puts given indices in the place of those that a plate would draw."""
+class _FixedIndices(Messenger):
+    """Handler that gives a plate fixed indices instead of random ones."""
 
     def __init__(self, plate: Plate, indices: Indices):
         super().__init__()
         self.plate, self.indices = plate, indices
 
     def process_message(self, msg: Any) -> None:
-        """Answers the plate's question for indices, and tells it how many they are."""
+        """Set the plate's indices and their number."""
         if msg["type"] == "plate" and msg["name"] == self.plate.name:
             msg["value"], msg["args"] = self.indices, (self.plate.size, len(self.indices))
 
 
-def subsampled_plate(sites: dict[str, Site]) -> Plate | None:
-    """The plate of a model that is subsampled, if there is one."""
+def find_subsampled_plate(sites: dict[str, Site]) -> Plate | None:
+    """Return the subsampled plate of a model, or None."""
     plates = [Plate(name, *site.args) for name, site in sites.items() if site.kind == "plate"]
     found = [p for p in plates if p.subsample_size is not None and p.subsample_size < p.size]
     if not found:
@@ -77,38 +78,39 @@ def subsampled_plate(sites: dict[str, Site]) -> Plate | None:
         )
     if found[0].subsample_size % 2:
         raise ValueError(
-            f"subsample_size of plate {found[0].name!r} must be even, for the two halves of a "
-            f"minibatch, got {found[0].subsample_size}"
+            f"subsample_size of plate {found[0].name!r} must be even, because a minibatch has two "
+            f"halves, got {found[0].subsample_size}"
         )
     return found[0]
 
 
 def _run_at(model: Callable, plate: Constants, indices: Indices) -> Any:
-    with _At(Plate(*plate.values), indices):
+    with _FixedIndices(Plate(*plate.values), indices):
         return model()
 
 
-def _run_outside(model: Callable, plate: Constants) -> Any:
+def _run_hidden(model: Callable, plate: Constants) -> Any:
     with handlers.block(hide_fn=Plate(*plate.values).holds):
         return model()
 
 
-def at_all(model: Partial, plate: Plate) -> Partial:
-    """The model of all data."""
+def use_all_data(model: Partial, plate: Plate) -> Partial:
+    """Return the model with all data in the plate."""
     return Partial(_run_at, model, Constants(*plate), jnp.arange(plate.size))
 
 
-def outside(model: Partial, plate: Plate) -> Partial:
-    """The model without the sites of the plate."""
-    return Partial(_run_outside, at_all(model, plate), Constants(*plate))
+def hide_plate(model: Partial, plate: Plate) -> Partial:
+    """Return the model without the sites of the plate."""
+    return Partial(_run_hidden, use_all_data(model, plate), Constants(*plate))
 
 
 def stochastic_target(target: Target, model: Partial, plate: Plate) -> StochasticTarget:
-    """The minibatch form of the target of all data; `model` has its plate left open."""
+    """Return the minibatch form of the target of all data. The plate of `model` has no indices
+    yet."""
     half, scheme = plate.subsample_size // 2, blocks()
     order = scheme.prepare(jnp.arange(plate.size), half)
     _check_indexed(model, plate, order[:half])
-    prior = Partial(numpyro_model.logdensity, outside(model, plate), target.unravel)
+    prior = Partial(numpyro_model.logdensity, hide_plate(model, plate), target.unravel)
     return StochasticTarget(
         *target,
         batches=Partial(draw_halves, Partial(scheme.draw), Static(plate.size), Static(half)),
@@ -135,12 +137,14 @@ def _noisy_gradient(
         halved = Partial(_run_at, model, plate, read(order, where, half))
         return numpyro_model.logdensity(halved, unravel, position)
 
-    return of_halves(*jax.vmap(jax.value_and_grad(logdensity), in_axes=(None, 0))(position, batch))
+    return combine_halves(
+        *jax.vmap(jax.value_and_grad(logdensity), in_axes=(None, 0))(position, batch)
+    )
 
 
 def _check_indexed(model: Partial, plate: Plate, half: Indices) -> None:
-    """Refuses a model with a site in the plate that does not follow its indices, or one outside
-    that does."""
+    """Refuse a model with a site in the plate that does not depend on its indices, or a site
+    outside that does."""
     rule = (
         f"data in plate {plate.name!r} must be indexed by `with numpyro.plate(...) as indices`, or "
         "by numpyro.subsample"
@@ -149,7 +153,7 @@ def _check_indexed(model: Partial, plate: Plate, half: Indices) -> None:
         sites = numpyro_model.sites(Partial(_run_at, model, Constants(*plate), half))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{rule}; with {len(half)} indices the model says: {error}") from error
-    whole = numpyro_model.sites(at_all(model, plate))
+    whole = numpyro_model.sites(use_all_data(model, plate))
     for name, site in sites.items():
         if plate.name in site.plates and site.kind == "sample":
             if not _rows(site, plate) <= {1, len(half)}:
@@ -159,11 +163,11 @@ def _check_indexed(model: Partial, plate: Plate, half: Indices) -> None:
         elif site.shape != whole[name].shape:
             raise ValueError(
                 f"{name!r} must be inside plate {plate.name!r}, because its shape depends on the "
-                "plate's indices; got it outside, where it is not scaled to all data"
+                "plate's indices; it is outside, where it is not scaled to all data"
             )
 
 
 def _rows(site: Site, plate: Plate) -> set[int]:
-    """How many rows a site and its value have along the plate."""
+    """Return the numbers of rows that a site and its value have along the plate."""
     axis = site.plates[plate.name] - site.event_dim
     return {shape[axis] if len(shape) >= -axis else 1 for shape in (site.shape, site.value_shape)}

@@ -1,4 +1,4 @@
-"""Several devices, several processes: where arrays are, and what processes agree on."""
+"""Several devices and several processes: the placement of arrays, and agreement of processes."""
 
 from momentem.devices._mesh import mesh
 

@@ -1,12 +1,12 @@
-"""Devices as a grid, chains by data: where the arrays of a run are.
+"""The mesh of devices, chains x data, and the placement of a run's arrays on it.
 
-    chains    the leading axis of states and draws: a device moves its own chains
-    data      the leading axis of rows: a device adds up the terms of its own rows
+    chains    the leading axis of states and draws: each device moves its own chains
+    data      the leading axis of rows: each device sums the terms of its own rows
 
-Programs are written for one device. JAX divides them by where their arrays are, and a sum along a
-divided axis becomes a collective: of log likelihoods over data, of an M-step's statistics over
-chains. There is no second code path, and no gradient is summed by hand: inside `shard_map` that
-would count it once per device, because JAX sums it there already.
+Programs are written for one device. JAX divides them according to the sharding of their arrays. A
+sum along a divided axis becomes a collective: the sum of log likelihoods over data, and of an
+M-step's statistics over chains. There is no second code path. No gradient is summed by hand,
+because JAX already sums it inside `shard_map`, and a second sum would count it once per device.
 """
 
 from typing import Any
@@ -35,15 +35,15 @@ AXES = ("chains", "data")
 
 
 def mesh(chains: int | None = None, data: int = 1) -> Mesh:
-    """All devices there are, of all processes, as a grid: chains are divided over one axis, data
-    over the other.
+    """Return the mesh of all devices of all processes, with an axis of chains and an axis of data.
 
     Args:
-        chains: devices along the axis of chains; None is all devices over `data`.
+        chains: devices along the axis of chains. Default: the number of all devices divided by
+            `data`.
         data: devices along the axis of data.
 
     Returns:
-        What `momentem.sample` and `momentem.dataset` take as `mesh`.
+        The `mesh` argument of `momentem.sample` and `momentem.dataset`.
 
     Examples:
         >>> import momentem as mt
@@ -58,7 +58,7 @@ def mesh(chains: int | None = None, data: int = 1) -> Mesh:
     if chains * data != len(devices):
         raise ValueError(
             f"chains x data must be the number of devices, {len(devices)}, got {chains} x {data}; "
-            "choose numbers that divide it, or start as many devices"
+            "choose numbers that multiply to it, or start with that many devices"
         )
     grid = np.empty(len(devices), object)
     grid[:] = devices
@@ -66,19 +66,19 @@ def mesh(chains: int | None = None, data: int = 1) -> Mesh:
 
 
 def check_mesh(mesh: Mesh | None, num_chains: int | None = None) -> None:
-    """Refuses what is no grid of all devices, or a number of chains that it cannot divide."""
+    """Refuse anything but a mesh of all devices, and a number of chains that it cannot divide."""
     if mesh is None:
         if jax.process_count() > 1:
             raise ValueError(
-                f"mesh must be given where there are {jax.process_count()} processes, or each "
-                "would draw the same on its own; give mesh=momentem.mesh()"
+                f"mesh must be given for {jax.process_count()} processes, because otherwise each "
+                "would make the same draws; give mesh=momentem.mesh()"
             )
         return
-    check_instance(Mesh, "build it by momentem.mesh()", mesh=mesh)
+    check_instance(Mesh, "build it with momentem.mesh()", mesh=mesh)
     if mesh.axis_names != AXES or mesh.size != jax.device_count():
         raise ValueError(
             f"mesh must have the axes {AXES} and all {jax.device_count()} devices, got "
-            f"{dict(mesh.shape)}; build it by momentem.mesh()"
+            f"{dict(mesh.shape)}; build it with momentem.mesh()"
         )
     if num_chains is not None and num_chains % mesh.shape["chains"]:
         raise ValueError(
@@ -89,8 +89,11 @@ def check_mesh(mesh: Mesh | None, num_chains: int | None = None) -> None:
 
 
 def spread_rows(mesh: Mesh, array: Any) -> jax.Array:
-    """An array of the host with its leading axis, a multiple of the axis of data, divided over
-    devices. Every process must have all of it, and sends its own devices their parts."""
+    """Divide the leading axis of a host array over the mesh's axis of data.
+
+    The axis must be a multiple of the mesh's axis. Every process must have the whole array, and
+    sends the parts to its own devices.
+    """
     host = np.asarray(array)
     host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
     sharding = NamedSharding(mesh, PartitionSpec("data"))
@@ -98,13 +101,13 @@ def spread_rows(mesh: Mesh, array: Any) -> jax.Array:
 
 
 def chain_sharding(mesh: Mesh) -> NamedSharding:
-    """Of arrays with a leading axis of chains."""
+    """Return the sharding of arrays with a leading axis of chains."""
     return NamedSharding(mesh, PartitionSpec("chains"))
 
 
 def constrain_sharding(mesh: Mesh | None, tree: Any, axis: int | None) -> Any:
-    """Within a compiled program: arrays whose `axis` is that of chains are divided along it, and
-    whole on every device for None."""
+    """Apply a sharding constraint inside a compiled program. Arrays are divided along `axis`, which
+    is that of chains, or copied to every device if it is None."""
     if mesh is None:
         return tree
     spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "chains")
@@ -112,9 +115,10 @@ def constrain_sharding(mesh: Mesh | None, tree: Any, axis: int | None) -> Any:
 
 
 def place_state(mesh: Mesh | None, sampler: Sampler, key: Any, positions: Any, state: Any) -> Any:
-    """Within a compiled program: a sampler's state, divided by chains.
+    """Apply a sharding constraint to a sampler's state inside a compiled program.
 
-    Which of its arrays have an axis of chains is found by asking for one chain more.
+    Arrays with an axis of chains are divided along it. They are those whose shape changes with one
+    more chain.
     """
     if mesh is None:
         return state
@@ -130,14 +134,14 @@ def place_state(mesh: Mesh | None, sampler: Sampler, key: Any, positions: Any, s
 
 
 def whole_array(local: np.ndarray, sharding: Any, shape: tuple[int, ...]) -> jax.Array:
-    """The array of which this process holds `local`, the inverse of `held`."""
+    """Return the whole array from this process's part, `local`: the inverse of `local_part`."""
     if not isinstance(sharding, NamedSharding):
         return jnp.asarray(local)
     return jax.make_array_from_process_local_data(sharding, local, shape)
 
 
 def local_part(array: Any) -> np.ndarray:
-    """As much of an array as this process holds: of one that is divided, its own part."""
+    """Return the part of an array that this process holds: all of it unless it is divided."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     pieces = {
@@ -150,8 +154,8 @@ def local_part(array: Any) -> np.ndarray:
 
 
 def local_chains(mesh: Mesh | None, num_chains: int) -> range:
-    """The chains whose states this process holds: next to each other, because devices are sorted
-    by process."""
+    """Return the chains whose states this process holds. They are consecutive, because devices are
+    sorted by process."""
     if mesh is None:
         return range(num_chains)
     here = jax.process_index()

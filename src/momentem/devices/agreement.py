@@ -1,8 +1,8 @@
-"""Several processes, one run: what they agree on, and what ends them when one is lost.
+"""Agreement of several processes on one run, and a time limit for lost processes.
 
-A collective waits for every process. So whatever a clock decides, process 0 decides for all. JAX
-ends a process whose peer has died; one whose peer is merely stuck would wait for ever, so a wait
-has a time limit, after which the process ends itself.
+A collective waits for every process. Process 0 therefore makes all decisions that depend on a
+clock. JAX ends a process when another one has died. If another one is only stuck, a process would
+wait for ever, so waits have a time limit, after which the process ends itself.
 """
 
 import os
@@ -17,18 +17,18 @@ from jax.experimental import multihost_utils
 
 __all__ = ["TIMEOUT", "TIMEOUT_VARIABLE", "agree", "is_first", "smallest", "time_limit"]
 
-TIMEOUT = 300.0  # seconds, longer than any program should compile and any chunk take
+TIMEOUT = 300.0  # seconds; longer than any compilation and any chunk should take
 TIMEOUT_VARIABLE = "MOMENTEM_TIMEOUT"
-STALLED = 75  # the exit code: a failure that a new start may not meet again
+STALLED = 75  # exit code for a temporary failure: a new start may succeed
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks for all."""
+    """Return whether this is process 0, which decides for all."""
     return jax.process_index() == 0
 
 
 def agree(value: int) -> int:
-    """The value of process 0, in all of them."""
+    """Return the value of process 0 in all processes."""
     if jax.process_count() == 1:
         return value
     with time_limit():
@@ -36,7 +36,7 @@ def agree(value: int) -> int:
 
 
 def smallest(value: int) -> int:
-    """The smallest value of any process, in all of them."""
+    """Return the smallest value of all processes in all processes."""
     if jax.process_count() == 1:
         return value
     with time_limit():
@@ -45,7 +45,7 @@ def smallest(value: int) -> int:
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """Ends the process if what is inside, which waits for others, takes too long."""
+    """End the process if the `with` block, which waits for other processes, takes too long."""
     if jax.process_count() == 1:
         yield
         return
@@ -60,10 +60,11 @@ def time_limit() -> Iterator[None]:
 
 
 def _end(seconds: float) -> None:
-    """At once: the main thread is inside a collective, and hears no exception."""
+    """End the process at once. The main thread is inside a collective and cannot receive an
+    exception."""
     print(
         f"momentem: process {jax.process_index()} has waited {seconds:g} s for the others, and "
-        "ends; start all of them again to go on from the newest segments",
+        "ends; start all processes again to resume from the newest segments",
         file=sys.stderr,
         flush=True,
     )

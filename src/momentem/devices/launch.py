@@ -1,12 +1,11 @@
-"""A script in several processes of this machine, or as one of a cluster's processes.
+"""Run a script in several processes of this machine, or as one of a cluster's processes.
 
-    momentem launch --processes 2 -- script.py          starts two, and watches over them
-    srun momentem launch -- script.py                   is one of those that Slurm has started
+    momentem launch --processes 2 -- script.py          starts two processes and watches them
+    srun momentem launch -- script.py                   is one of the processes started by Slurm
 
-The first starts `python -m momentem.devices.worker` for every process. If one ends badly the others
-cannot
-go on: they are ended, too, and the same command goes on from the newest segments if the script
-samples with `resume=True`.
+The first command starts `python -m momentem.devices.worker` for every process. If a process fails,
+the others cannot continue, and are ended, too. The same command then resumes from the newest
+segments if the script samples with `resume=True`.
 """
 
 import contextlib
@@ -23,22 +22,22 @@ from momentem.devices.agreement import TIMEOUT, TIMEOUT_VARIABLE
 
 __all__ = ["join_cluster", "launch_processes"]
 
-GRACE = 2.0  # seconds from asking a process to end to ending it
-LOOKS = 0.05  # seconds between looks at the processes
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+LOOKS = 0.05  # seconds between checks of the processes
 LOOPBACK = "127.0.0.1"
 WORKER = "momentem.devices.worker"
 
 
 def launch_processes(script: Sequence[str], processes: int, timeout: float = TIMEOUT) -> None:
-    """Run a script in several processes of this machine, to the end of all of them.
+    """Run a script in several processes of this machine, and wait until all have ended.
 
     Args:
-        script: a Python file, and its arguments.
-        processes: how many.
+        script: a Python file and its arguments.
+        processes: number of processes.
         timeout: seconds that a process may wait for the others: to start, in a collective, to end.
 
     Raises:
-        ChildProcessError: if one ended badly; the others are ended then.
+        ChildProcessError: if a process failed. The others are then ended.
     """
     check_count(1, processes=processes)
     address, children = f"{LOOPBACK}:{_free_port()}", []
@@ -51,12 +50,12 @@ def launch_processes(script: Sequence[str], processes: int, timeout: float = TIM
                     "momentem.devices.worker",
                     f"{address}/{i}/{processes}",
                 ]
-                # the pipe closes when this process ends, however it does: then they end, too
+                # the pipe closes when this process ends for any reason, and then the children end
                 child = subprocess.Popen(
                     [*member, *script],
                     stdin=subprocess.PIPE,
-                    env=_surroundings(timeout),
-                    process_group=0,  # Ctrl-C is for this process to hear
+                    env=_environment(timeout),
+                    process_group=0,  # Ctrl-C goes to this process only
                 )
                 children.append(child)
             while not _is_over(children):
@@ -66,17 +65,17 @@ def launch_processes(script: Sequence[str], processes: int, timeout: float = TIM
 
 
 def join_cluster(script: Sequence[str], timeout: float = TIMEOUT) -> None:
-    """Become one of the processes that a cluster has started, and run a script in it.
+    """Replace this process by one of a cluster's processes, and run a script in it.
 
     Args:
-        script: a Python file, and its arguments.
+        script: a Python file and its arguments.
         timeout: as for `launch_processes`.
     """
     command = [sys.executable, "-m", WORKER, "cluster", *script]
-    os.execve(sys.executable, command, _surroundings(timeout))
+    os.execve(sys.executable, command, _environment(timeout))
 
 
-def _surroundings(timeout: float) -> dict[str, str]:
+def _environment(timeout: float) -> dict[str, str]:
     return os.environ | {TIMEOUT_VARIABLE: str(timeout)}
 
 
@@ -88,7 +87,7 @@ def _free_port() -> int:
 
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
-    """A request to end is an exception here, so that the children are ended first."""
+    """Raise an exception at SIGTERM and SIGINT, so that the children are ended first."""
 
     def leave(number: int, frame: object) -> None:
         raise ChildProcessError(f"ended by {signal.Signals(number).name}, with all processes")
@@ -102,24 +101,24 @@ def _signals_raise() -> Iterator[None]:
 
 
 def _is_over(children: list[subprocess.Popen]) -> bool:
-    """Whether all have ended well; an error if one has not."""
+    """Return whether all processes have ended. Raise an error if one has failed."""
     codes = {i: child.poll() for i, child in enumerate(children)}
     if bad := {i: code for i, code in codes.items() if code}:
-        told = ", ".join(f"process {i} {_told(code)}" for i, code in bad.items())
+        told = ", ".join(f"process {i} {_describe_exit(code)}" for i, code in bad.items())
         raise ChildProcessError(
-            f"{told}, and the others were ended; the same command goes on from the newest segments "
+            f"{told}, and the others were ended; the same command resumes from the newest segments "
             "if the script samples with out=… and resume=True"
         )
     return all(code == 0 for code in codes.values())
 
 
-def _told(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
 
 
 def _end(children: list[subprocess.Popen]) -> None:
-    """Asks those that still run to end, and ends them: a stopped or stuck process hears nothing
-    else."""
+    """Terminate the processes that still run, and kill those that do not end: stopped and stuck
+    processes do not react to SIGTERM."""
     running = [child for child in children if child.poll() is None]
     for child in running:
         child.terminate()

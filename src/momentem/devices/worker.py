@@ -1,10 +1,10 @@
-"""One process of several: joins the others, then runs a script as Python would.
+"""One of several processes: it joins the others, then runs a script as Python would.
 
-    python -m momentem.devices.worker 127.0.0.1:4711/0/2 script.py …   process 0 of 2 here
-    python -m momentem.devices.worker cluster script.py …              as Slurm has set it up
+    python -m momentem.devices.worker 127.0.0.1:4711/0/2 script.py …   process 0 of 2, this machine
+    python -m momentem.devices.worker cluster script.py …              as set up by Slurm
 
-A process that fails ends at once: at an ordinary exit JAX would wait for the others, who wait for
-this one.
+A process that fails ends at once. At an ordinary exit JAX would wait for the other processes, which
+wait for this one.
 """
 
 import math
@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def main(place: str, script: str, arguments: list[str]) -> None:
-    """Joins, runs the script, and leaves with the others.
+    """Join the other processes, run the script, and exit with them.
 
     Args:
         place: "address:port/process/processes", or "cluster".
@@ -47,7 +47,7 @@ def main(place: str, script: str, arguments: list[str]) -> None:
 
 
 def _join(place: str) -> None:
-    # SIGTERM is to end a process: JAX would take it for a notice, and go on
+    # SIGTERM must end the process: JAX would treat it as a notice of preemption and continue
     jax.config.update("jax_enable_preemption_service", False)
     seconds = math.ceil(float(os.environ.get(TIMEOUT_VARIABLE, TIMEOUT)))
     limits: dict[str, Any] = {
@@ -64,15 +64,15 @@ def _join(place: str) -> None:
         address,
         int(processes),
         int(process),
-        coordinator_bind_address=address,  # JAX's own choice is every interface of the machine
+        coordinator_bind_address=address,  # JAX would bind all interfaces of the machine
         cluster_detection_method="deactivate",
         **limits,
     )
 
 
 def _end_with_parent() -> None:
-    """`momentem launch` holds the other end of standard input for as long as it lives."""
-    while os.read(0, 1):  # not by Python's buffer, whose lock would be held when Python ends
+    """End this process when standard input closes: `momentem launch` holds its other end."""
+    while os.read(0, 1):  # unbuffered, because the lock of Python's buffer would be held at exit
         pass
     os._exit(1)
 

@@ -1,24 +1,24 @@
-"""How long an E-step is: how many draws S, pooled over chains, an M-step learns from.
+"""E-steps: the number of draws S, pooled over chains, that an M-step learns from.
 
-`constant` keeps S. `growing` is the paper's rule (section 3.2, after Levine and Casella 2001): a
-test function q of the state and the mass,
+`constant` keeps S. `geometric` multiplies it by a factor. `growing` is the paper's rule (section
+3.2, after Levine and Casella 2001). It evaluates a test function q of the state and the mass,
 
     velocity()         q = M^-1 p
     thermostatted()    q = [M^-1 p, grad L - xi M^-1 p, p' M^-1 p]      for SGNHT
 
-is evaluated at subsampled iterations t_s = x_1 + … + x_s with x_i - 1 ~ Poisson(nu i^d), which thin
-out as the E-step goes on. After the M-step the mean of q is evaluated under the new mass, and if
-all of it lies within its confidence interval under the old one, the update drowns in Monte Carlo
-error: S <- S + S / S_I.
+at subsampled iterations t_s = x_1 + … + x_s with x_i - 1 ~ Poisson(nu i^d), which become sparser as
+the E-step continues. After the M-step, the mean of q is evaluated under the new mass. If all its
+entries lie within their confidence intervals under the old mass, the update is dominated by Monte
+Carlo error, and S grows: S <- S + S / S_I.
 
-The interval is mean ± z sd / sqrt(n) in `growing`; in `growing_printed` it is mean ± z variance, as
-printed (which is no interval for a mean, and depends on the units of q).
+The interval is mean ± z sd / sqrt(n) in `growing`. In `growing_printed` it is mean ± z variance, as
+the paper prints it. That is not an interval for a mean, and it depends on the units of q.
 
-Both are linear in features of the state (p; or p, grad L, xi p and p p'), so that the features'
-mean is all it takes to evaluate the mean of q under another mass.
+Both test functions are linear in features of the state (p; or p, grad L, xi p and p p'). The mean
+of the features is therefore sufficient to evaluate the mean of q under another mass.
 
-Deviates: the paper's q for HMC has the entries grad L as well, which do not depend on the mass and
-so lie inside whatever M becomes; its q for SGNHT has + xi M^-1 p, which is not the drift of p.
+Deviates: the paper's q for HMC also has the entries grad L, which do not depend on the mass, and so
+are always inside their intervals; its q for SGNHT has + xi M^-1 p, which is not the drift of p.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ Values = Float[Array, " values"]  # of q
 
 
 class EStep(NamedTuple):
-    """How long E-steps are. Every state has a field `size`: S, in pooled draws."""
+    """Rule for the length of E-steps. Every state has a field `size`: S, in pooled draws."""
 
     size: Any  # S of the first E-step
     init: Callable[..., Any]  # (key, size, learnt) -> state
@@ -61,35 +61,36 @@ class EStep(NamedTuple):
 
 
 class ConstantSize(NamedTuple):
-    """S alone."""
+    """State with S alone."""
 
     size: Count
 
 
 class Subsamples(NamedTuple):
-    """S, the subsampling clock, and the sums over the subsamples gathered in this E-step."""
+    """State with S, the subsampling clock, and sums over the subsamples of this E-step."""
 
     size: Count
     time: Count  # iterations since the E-step began
-    ordinal: Count  # s, of the next subsample
+    ordinal: Count  # s of the next subsample
     next_time: Count  # t_s
-    num_samples: Count  # subsampled states: s times the number of chains
+    num_samples: Count  # number of subsampled states: subsamples times chains
     features: Any
     values: Values
     values_squared: Values
 
 
 class TestFunction(NamedTuple):
-    """q of `growing`: `evaluate` is linear in the features, so means go through it."""
+    """Test function q of `growing`. `evaluate` is linear in the features, so it maps their mean to
+    the mean of q."""
 
-    __test__ = False  # not a test, whatever pytest thinks of its name
+    __test__ = False  # pytest would take it for a test because of its name
 
     features: Callable[..., Any]  # (info of one chain, mass) -> features
     evaluate: Callable[..., Values]  # (features, mass) -> q
 
 
 class Growth(NamedTuple):
-    """The constants of the growing rule, in the paper's symbols: nu, d, S_I, z."""
+    """Constants of the growing rule, in the paper's symbols: nu, d, S_I, z."""
 
     gap_rate: Any
     gap_power: Any
@@ -98,7 +99,7 @@ class Growth(NamedTuple):
 
 
 def constant(size: int) -> EStep:
-    """E-steps of the same size.
+    """Return the rule for E-steps of constant size.
 
     Args:
         size: S, draws per E-step, pooled over chains.
@@ -114,7 +115,9 @@ def constant(size: int) -> EStep:
 
 
 def geometric(size: int, factor: float = 1.5) -> EStep:
-    """E-steps that grow by the same factor each time: the last covers a third of the run at 1.5.
+    """Return the rule for E-steps that grow by a constant factor.
+
+    With a factor of 1.5, the last E-step covers a third of the run.
 
     Args:
         size: S of the first E-step, pooled over chains.
@@ -142,16 +145,17 @@ def growing(
     alpha: float = 0.05,
     test: TestFunction | None = None,
 ) -> EStep:
-    """E-steps that grow once their updates drown in Monte Carlo error. The defaults are the
-    paper's.
+    """Return the rule for E-steps that grow when Monte Carlo error dominates their updates.
+
+    The default values are the paper's.
 
     Args:
         size: S of the first E-step, pooled over chains.
-        gap_rate: nu >= 1, of the subsampling offsets.
-        gap_power: d > 0, of the subsampling offsets.
-        growth: S_I > 0; S grows by S / S_I.
-        alpha: the interval covers 1 - alpha.
-        test: q; None is `velocity()`.
+        gap_rate: nu >= 1, the rate of the subsampling offsets.
+        gap_power: d > 0, the power of the subsampling offsets.
+        growth: S_I > 0. S grows by S / S_I.
+        alpha: the interval has the coverage 1 - alpha.
+        test: the test function q. Default: `velocity()`.
 
     Examples:
         >>> growing(300).size
@@ -168,7 +172,7 @@ def growing_printed(
     alpha: float = 0.05,
     test: TestFunction | None = None,
 ) -> EStep:
-    """`growing` with the interval as the paper prints it, mean ± z variance.
+    """Return the rule of `growing` with the interval as the paper prints it, mean ± z variance.
 
     Args:
         size: as for `growing`.
@@ -177,19 +181,33 @@ def growing_printed(
         growth: as for `growing`.
         alpha: as for `growing`.
         test: as for `growing`.
+
+    Examples:
+        >>> growing_printed(300).size
+        300
     """
     return _growing(_inside_printed_interval, size, gap_rate, gap_power, growth, alpha, test)
 
 
 def velocity() -> TestFunction:
-    """q = M^-1 p."""
+    """Return the test function q = M^-1 p.
+
+    Examples:
+        >>> growing(300, test=velocity()).size
+        300
+    """
     return TestFunction(Partial(_momentum), Partial(_velocity))
 
 
 def thermostatted() -> TestFunction:
-    """q = [M^-1 p, grad L - xi M^-1 p, p' M^-1 p]: what SGNHT's equations are driven by.
+    """Return the test function q = [M^-1 p, grad L - xi M^-1 p, p' M^-1 p].
 
-    For kernels that tell a thermostat xi, and diagonal or dense masses.
+    Its entries drive SGNHT's equations. It needs a kernel that reports a thermostat xi, and a
+    diagonal or dense mass.
+
+    Examples:
+        >>> growing(300, test=thermostatted()).size
+        300
     """
     return TestFunction(Partial(_thermostat_features), Partial(_thermostatted))
 
@@ -206,7 +224,7 @@ def _velocity(momentum: Vector, mass: Mass) -> Vector:
 def _thermostat_features(info: Info, mass: Any) -> tuple[Vector, Vector, Vector, Any]:
     if "thermostat" not in info.stats:
         raise ValueError(
-            "thermostatted() needs a kernel with a thermostat, and this one tells none of "
+            "thermostatted() needs a kernel with a thermostat among its statistics, got "
             f"{sorted(info.stats)}; use velocity()"
         )
     remedy = "use diagonal_mass or dense_mass, or e_steps.velocity()"
@@ -330,7 +348,7 @@ def _growing_renew(
     old = state.values / n
     new = test.evaluate(jax.tree.map(lambda total: total / n, state.features), learnt.mass)
     variance = state.values_squared / n - old**2
-    # without two subsamples there is no variance, and no ground to grow on (0 / 0 compares as
+    # with fewer than two subsamples there is no variance, and S does not grow (0 / 0 compares as
     # false)
     has_grounds = (state.num_samples > 1) & jnp.all(
         is_inside(jnp.abs(new - old), variance, n, rule.quantile)

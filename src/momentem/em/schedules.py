@@ -1,7 +1,7 @@
-"""How fast estimates are averaged: kappa_k in M_I <- (1 - kappa_k) M_I + kappa_k M_I_est, for k =
-1, 2, …
+"""Schedules: the weight of each new estimate, kappa_k in M_I <- (1 - kappa_k) M_I + kappa_k M_I_est
+for k = 1, 2, …
 
-Robbins and Monro's conditions, which the paper's Proposition 1 asks for, are
+Robbins and Monro's conditions, which the paper's Proposition 1 requires, are
 
     sum_k kappa_k = inf,    sum_k kappa_k^2 < inf
 
@@ -27,10 +27,10 @@ def _power(exponent: Scalar | float, offset: Scalar | float, k: Scalar | float) 
 
 
 def polynomial(exponent: float = 0.7, offset: float = 10.0) -> Schedule:
-    """kappa_k = (k + offset)^-exponent.
+    """Return the schedule kappa_k = (k + offset)^-exponent.
 
-    With offset 0 and exponent 1 the first estimate, the worst, replaces the initial mass
-    altogether; the default keeps 4/5 of it.
+    With offset 0, the first estimate, which is the worst, replaces the initial mass. The default
+    keeps 4/5 of the initial mass.
 
     Args:
         exponent: in (1/2, 1].
@@ -57,22 +57,28 @@ def _one(k: Scalar | float) -> float:
 
 
 def latest() -> Schedule:
-    """kappa_k = 1: the last estimate alone. For E-steps that grow without bound, and only those.
+    """Return the schedule kappa_k = 1, which uses the last estimate alone.
 
-    It breaks Robbins and Monro's conditions, and needs them no more where S grows: the estimates
-    themselves converge (Fort and Moulines 2003), and what was learnt on the way in is forgotten.
+    Use it only with E-steps that grow without bound. It violates Robbins and Monro's conditions.
+    They are not needed if S grows, because the estimates themselves converge (Fort and Moulines
+    2003). What was learnt before the chains reached the bulk of the posterior is forgotten.
+
+    Examples:
+        >>> latest()(7.0)
+        1.0
     """
     return Partial(_one)
 
 
 def schedule(kappa: Callable[..., Scalar]) -> Schedule:
-    """A schedule from a function of your own, refused if it breaks Robbins and Monro's conditions.
+    """Return a schedule from your own function. Refuse one that violates Robbins and Monro's
+    conditions.
 
-    The check is of the decay exponent between k = 10^8 and 10^9, which decides both sums for every
-    schedule that varies regularly; logarithmic factors count within 0.06.
+    The decay exponent between k = 10^8 and 10^9 is checked. It decides both sums for every schedule
+    that varies regularly. Logarithmic factors change it by less than 0.06.
 
     Args:
-        kappa: maps k = 1, 2, … (a scalar, maybe traced) to kappa_k in (0, 1].
+        kappa: maps k = 1, 2, … (a scalar, possibly traced) to kappa_k in (0, 1].
 
     Examples:
         >>> float(schedule(lambda k: 2.0 / (k + 3.0))(1.0))
@@ -86,11 +92,12 @@ def schedule(kappa: Callable[..., Scalar]) -> Schedule:
     exponent = np.log10(late / later) if later > 0 else np.inf
     if not exponent <= 1.06:
         raise ValueError(
-            f"kappa decays like k^-{exponent:.2f}: sum kappa is finite; decay no faster than 1/k"
+            f"kappa must decay no faster than 1/k, got k^-{exponent:.2f}, for which sum kappa is "
+            "finite; let it decay more slowly"
         )
     if not exponent > 0.5:
         raise ValueError(
-            f"kappa decays like k^-{exponent:.2f}: sum kappa^2 is infinite; decay faster than "
-            "k^-1/2"
+            f"kappa must decay faster than k^-1/2, got k^-{exponent:.2f}, for which sum kappa^2 is "
+            "infinite; let it decay faster"
         )
     return as_partial(kappa)

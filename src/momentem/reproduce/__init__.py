@@ -1,1 +1,1 @@
-"""The paper's tables, made again by one command each (docs/reproduction.md)."""
+"""Reproduction of the paper's tables, with one command each (docs/reproduction.md)."""

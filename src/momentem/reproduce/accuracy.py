@@ -1,11 +1,11 @@
-"""How near every sampler comes to a posterior that is known, over seeds with data of their own.
+"""Accuracy of every sampler on a known posterior, over seeds with their own data.
 
-    RMSE         root mean square distance of the draws from the generating values, the paper's
+    RMSE         root mean square distance of the draws from the generating values, as in the paper
     mean error   largest error of the posterior mean, in posterior standard deviations
     eigenvalues  extremes of the whitened covariance, averaged over seeds: 1 is right
 
-An exact sampler's RMSE is that of the posterior itself, which the data make; a chain that stays
-near its start can have a smaller one.
+An exact sampler has the RMSE of the posterior itself, which depends on the data. A chain that stays
+near its start can have a smaller RMSE.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from momentem.reproduce.contenders import (
     contender,
     num_gradients,
 )
-from momentem.reproduce.grids import FRICTIONS, STEP_SIZES, best
+from momentem.reproduce.grids import FRICTIONS, STEP_SIZES, choose_settings
 from momentem.reproduce.problems import Problem
 from momentem.reproduce.reports import Report, with_error
 from momentem.reproduce.runs import Run, extremes, judge, run
@@ -29,50 +29,50 @@ from momentem.reproduce.speed import milliseconds
 
 __all__ = ["Experiment", "Found", "experiment_reports", "measure"]
 
-RIEMANNIAN = (("HMC-EM", "RHMC"), ("SGNHT-EM", "SGR-NPHMC"))  # that the paper compares
+RIEMANNIAN = (("HMC-EM", "RHMC"), ("SGNHT-EM", "SGR-NPHMC"))  # pairs that the paper compares
 
 
 class Experiment(NamedTuple):
-    """What to sample, how, and what the paper found."""
+    """An experiment: its problem, its settings, and the paper's results."""
 
     name: str
     title: str
-    problem: Callable[[int], Problem]  # of a seed
+    problem: Callable[[int], Problem]  # seed -> problem
     settings: Settings  # those that a grid chooses are overwritten
-    grids: dict[str, tuple[float, ...]]  # frictions to choose from with a step size, by sampler
-    num_burn_in: int
+    grids: dict[str, tuple[float, ...]]  # frictions to choose from, with a step size, by sampler
+    num_warmup: int
     num_draws: int
     most_seeds: int = 10
-    parameters: tuple[str, ...] = ()  # that have generating values
+    parameters: tuple[str, ...] = ()  # those with generating values
     paper: dict[str, tuple[float, ...]] = {}  # noqa: RUF012  RMSEs and milliseconds, as printed
 
 
 class Found(NamedTuple):
-    """All that an experiment measured."""
+    """Results of an experiment."""
 
     problems: list[Problem]
     settings: Settings
     runs: dict[str, Run]
     judged: dict[str, dict[str, np.ndarray]]  # by sampler and measure, over seeds
     milliseconds: dict[str, float]
-    num_burn_in: int
+    num_warmup: int
 
 
 def measure(experiment: Experiment, num_seeds: int, shorter: int, seed: int, rounds: int) -> Found:
-    """Chooses settings, runs every sampler on every seed, and judges the draws.
+    """Choose settings, run every sampler on every seed, and judge the draws.
 
     Args:
-        experiment: what to do.
-        num_seeds: each with its own data.
-        shorter: by which iterations are divided.
-        seed: the first.
+        experiment: the experiment.
+        num_seeds: number of seeds, each with its own data.
+        shorter: divisor of the numbers of iterations.
+        seed: the first seed.
         rounds: of timing.
     """
-    lengths = experiment.num_burn_in // shorter, experiment.num_draws // shorter
+    lengths = experiment.num_warmup // shorter, experiment.num_draws // shorter
     settings = experiment.settings
     pilot = experiment.problem(seed + 1000)
     for name, frictions in experiment.grids.items():
-        settings = best(name, pilot, settings, frictions, *lengths)
+        settings = choose_settings(name, pilot, settings, frictions, *lengths)
     problems = [experiment.problem(seed + i) for i in range(num_seeds)]
     runs, judged = {}, {}
     for name in NAMES:
@@ -89,7 +89,7 @@ def measure(experiment: Experiment, num_seeds: int, shorter: int, seed: int, rou
 
 
 def experiment_reports(experiment: Experiment, found: Found, seed: int) -> list[Report]:
-    """The table, and the same numbers by M-step."""
+    """Return the table, and the same numbers by M-step."""
     return [_table(experiment, found, seed), _by_m_step(experiment, found)]
 
 
@@ -117,37 +117,39 @@ def _table(experiment: Experiment, found: Found, seed: int) -> Report:
 
 
 def _ess(found: Found, name: str) -> float:
-    """Per 1,000 gradients: of all data for HMC and RHMC, of minibatches for the others."""
+    """Return the ESS per 1,000 gradients: of all data for HMC and RHMC, of minibatches for the
+    others."""
     gradients = found.settings.num_steps * num_gradients(name)
     return 1e3 * found.judged[name]["ess"].mean() / gradients
 
 
 def _range(judged: dict[str, np.ndarray]) -> str:
-    """Of the average over seeds, which has less noise than the average of the extremes."""
+    """Return the extreme eigenvalues of the average over seeds, which has less noise than the
+    average of the extremes."""
     low, high = extremes(judged["covariance"].mean(axis=0))
     return f"{low:.3g} … {high:.3g}"
 
 
 def _circumstances(experiment: Experiment, found: Found, seed: int) -> list[str]:
     settings, num_seeds = found.settings, len(found.problems)
-    num_draws = found.runs["HMC"].draws.shape[1] - found.num_burn_in
+    num_draws = found.runs["HMC"].draws.shape[1] - found.num_warmup
     notes = [
-        f"{num_seeds} seeds from {seed} on; {found.num_burn_in:,} iterations of burn-in and "
-        f"{num_draws:,} draws of one chain each; ± is a standard error over seeds.",
+        f"{num_seeds} seeds from {seed} on; one chain each, with {found.num_warmup:,} iterations "
+        f"of warm-up and {num_draws:,} draws; ± is a standard error over seeds.",
         "Step sizes " + _listed(settings.step_sizes) + "; frictions " + _listed(settings.frictions),
     ]
     notes[-1] += f"; {settings.num_steps} leapfrogs, {settings.fixed_points} fixed-point iterations"
     if experiment.grids:
         notes[-1] += (
-            f". Of {', '.join(experiment.grids)} the step size is, in a pilot run of its own, the "
-            f"best of {STEP_SIZES}, and where the paper has a grid the friction the best of "
+            f". For {', '.join(experiment.grids)} a pilot run on other data chose the best step "
+            f"size of {STEP_SIZES} and, where the paper has a grid, the best friction of "
             f"{FRICTIONS}"
         )
     notes[-1] += "."
     if experiment.parameters:
         floor = np.sqrt(np.mean([_expected_squares(each) for each in found.problems], axis=0))
         notes.append(
-            f"An exact sampler's RMSE is {' and '.join(f'{each:.3g}' for each in floor)} here: "
+            f"An exact sampler has the RMSE {' and '.join(f'{each:.3g}' for each in floor)} here: "
             "the posterior's spread and the distance of its mean from the generating value."
         )
     return notes
@@ -162,8 +164,8 @@ def _expected_squares(problem: Problem) -> Any:
 
 
 def _verdicts(experiment: Experiment, found: Found) -> list[str]:
-    """Pairs of samplers by seed-wise differences; what is within two standard errors is no
-    difference."""
+    """Compare pairs of samplers by their differences per seed. A difference within two standard
+    errors counts as none."""
     measures = {f"RMSE {name}": f"rmse{i}" for i, name in enumerate(experiment.parameters)}
     measures["error of the posterior mean, sd"] = "mean"
     pairs = list(RIEMANNIAN)
@@ -190,7 +192,7 @@ def _difference(values: np.ndarray) -> str:
 
 
 def _by_m_step(experiment: Experiment, found: Found) -> Report:
-    """What of the gain comes from what: the same dynamics with another mass."""
+    """Return the results of the same dynamics with different masses."""
     masses = ("identity", "momentum, printed", "fisher / noise")
     header = ["sampler"]
     for what in ("mean error, sd", "eigenvalues", "ESS / 1,000 gradients"):
@@ -202,9 +204,9 @@ def _by_m_step(experiment: Experiment, found: Found) -> Report:
         row += [_range(found.judged[name]) for name in names]
         rows.append([*row, *[f"{_ess(found, name):.3g}" for name in names]])
     notes = [
-        "identity: nothing is learnt; momentum, printed: the paper's M-step, same step size and "
-        "friction; fisher / noise: ours, which sets the step size too (HMC-EM: of the whitened "
-        "target)."
+        "identity: nothing is learnt; momentum, printed: the paper's M-step with the same step "
+        "size and friction; fisher / noise: our M-step, which also sets the step size (HMC-EM: the "
+        "step size is that of the whitened target)."
     ]
     title = f"{experiment.title}: by M-step"
     return Report(f"{experiment.name}-m-steps", title, header, rows, notes)

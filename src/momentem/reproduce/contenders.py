@@ -1,8 +1,9 @@
-"""The paper's ten samplers on one problem, and the same with M-steps of ours.
+"""The paper's ten samplers on one problem, and the same samplers with our M-steps.
 
-Dynamics are the exact ones (docs/methods); the rows that carry the paper's names learn as the paper
-prints it: inverse second moment of the momenta, E-steps that grow by the printed interval, masses
-that start at the identity. They share step size and friction with the sampler that they improve.
+All use our exact dynamics (docs/methods). Samplers with the paper's names learn as the paper prints
+it: from the inverse second moment of the momenta, with E-steps that grow by the printed interval,
+and with masses that start at the identity. They share step size and friction with the sampler that
+they improve.
 """
 
 from typing import Any, NamedTuple
@@ -50,23 +51,23 @@ NAMES = (*PAPERS, *TUNED.values())
 
 
 def num_gradients(name: str) -> int:
-    """Of one minibatch, or of all data, in a step."""
+    """Return the number of gradients in a step: of one minibatch each, or of all data."""
     return 2 if name.startswith(("SG-NPHMC", "SGR-NPHMC")) else 1
 
 
 class Settings(NamedTuple):
-    """What the paper says, or what was chosen where it does not."""
+    """Settings of the samplers: the paper's, or our choice where the paper gives none."""
 
-    step_sizes: dict[str, float]  # the Riemannian ones are in whitened time
+    step_sizes: dict[str, float]  # those of Riemannian samplers are in whitened time
     frictions: dict[str, float]
     num_steps: int = 10
     fixed_points: int = 1
     e_step: int = 300  # S_count
     nose_e_step: int = 200  # of SG-NPHMC-EM
-    whitened_step_size: float = 0.157  # of HMC-EM with the mass that whitens: pi / 2 in ten steps
+    whitened_step_size: float = 0.157  # of HMC-EM with a whitening mass: pi / 2 in ten steps
 
-    def having(self, name: str, step_size: float, friction: float) -> "Settings":
-        """The same with another step size and friction for one sampler."""
+    def set_sampler(self, name: str, step_size: float, friction: float) -> "Settings":
+        """Return the settings with another step size and friction for one sampler."""
         return self._replace(
             step_sizes=self.step_sizes | {name: step_size},
             frictions=self.frictions | {name: friction},
@@ -74,7 +75,7 @@ class Settings(NamedTuple):
 
 
 def contender(name: str, problem: Problem, settings: Settings) -> Sampler:
-    """One of NAMES on a problem."""
+    """Return the sampler of one of NAMES on a problem."""
     target, noisy, metric = problem.target, problem.noisy, problem.metric
     L, eps, A = settings.num_steps, settings.step_sizes, settings.frictions
     implicit = iterations(settings.fixed_points)

@@ -1,16 +1,16 @@
-"""Data of the paper's experiments: made, or the public originals, checked by their SHA-256.
+"""Data of the paper's experiments: synthetic data, and public files checked by their SHA-256.
 
     australian()              690 x 14, the Statlog Australian credit approvals
     heart()                   270 x 13, the Statlog heart disease data
-    synthetic_logistic(seed)  two normals at [1, -1] and [-1, 1], made, not read
-    twenty_news(words)        18,846 documents over 2,000 words, by date: two vocabularies
+    synthetic_logistic(seed)  two normals at [1, -1] and [-1, 1], synthetic
+    twenty_news(words)        18,846 documents over 2,000 words, by date, with two vocabularies
     reuters()                 21,578 documents over 10,000 stems, by date
 
-A file is looked for in the folder that MOMENTEM_DATA names, then in the cache (MOMENTEM_CACHE, or
-the system's own), and is downloaded if it is in neither: never on import, of an archive the named
-member alone, and no more bytes than it should have. The UCI repository's files are CC BY 4.0
-(doi:10.24432/C59012 and doi:10.24432/C57303). The corpora are prepared files without a public
-original: they are read from MOMENTEM_DATA alone.
+A file is searched for in the folder MOMENTEM_DATA, then in the cache (MOMENTEM_CACHE, or the
+system's cache folder). If it is in neither, it is downloaded, but never on import. Only the named
+member of an archive is extracted, and the download stops at a maximum size. The UCI repository's
+files are CC BY 4.0 (doi:10.24432/C59012 and doi:10.24432/C57303). The corpora are prepared files
+that cannot be downloaded, and are read from MOMENTEM_DATA only.
 """
 
 import os
@@ -42,13 +42,13 @@ DATA, CACHE = "MOMENTEM_DATA", "MOMENTEM_CACHE"
 
 
 class Original(NamedTuple):
-    """A public file: a member of an archive, and what it must be."""
+    """A public file: a member of an archive, with its hash and maximum size."""
 
     path: str  # below MOMENTEM_DATA, and below the cache
     url: str  # of the archive
     member: str
     sha256: str  # of the member
-    most_bytes: int  # of archive and member
+    most_bytes: int  # maximum size of the archive and of the member
 
 
 AUSTRALIAN = Original(
@@ -77,42 +77,66 @@ CORPORA = {
 
 
 class SplitCorpus(NamedTuple):
-    """Documents to learn from, and later ones to predict."""
+    """Training documents, and later documents for testing."""
 
     train: Corpus
     test: Corpus
 
 
 class Classification(NamedTuple):
-    """Covariates, one row a datum, and labels 0 or 1."""
+    """Covariates with one row per datum, and labels 0 or 1."""
 
     x: np.ndarray
     y: np.ndarray
 
     def standardised(self) -> "Classification":
-        """Every column with mean 0 and standard deviation 1."""
+        """Return the data with every column scaled to mean 0 and standard deviation 1."""
         return self._replace(x=(self.x - self.x.mean(axis=0)) / self.x.std(axis=0))
 
 
 def australian() -> Classification:
-    """The Australian credit approvals, categories as numbers; A14 reaches 100,001."""
+    """Return the Australian credit approvals, with categories as numbers. A14 reaches 100,001.
+
+    Examples:
+        With a network connection, or with the file in the folder MOMENTEM_DATA:
+
+            from momentem.reproduce import datasets
+
+            data = datasets.australian().standardised()
+            data.x.shape  # (690, 14)
+    """
     table = np.loadtxt(fetch(AUSTRALIAN))
     return Classification(table[:, :-1], table[:, -1])
 
 
 def heart() -> Classification:
-    """The Statlog heart data; 1 is disease."""
+    """Return the Statlog heart data. Label 1 means disease.
+
+    Examples:
+        With a network connection, or with the file in the folder MOMENTEM_DATA:
+
+            from momentem.reproduce import datasets
+
+            data = datasets.heart().standardised()
+            data.x.shape  # (270, 13)
+    """
     table = np.loadtxt(fetch(HEART))
     return Classification(table[:, :-1], table[:, -1] - 1)
 
 
 def synthetic_logistic(num: int = 2000, seed: int = 0, is_noisy: bool = True) -> Classification:
-    """Half the data from N([1, -1], I) and half from N([-1, 1], I), labels by the weights [1, -1].
+    """Draw half the data from N([1, -1], I) and half from N([-1, 1], I), with weights [1, -1].
 
     Args:
-        num: of data.
+        num: number of data.
         seed: of the draw.
-        is_noisy: labels are drawn with the logistic chances; False: the likelier label always.
+        is_noisy: draw labels with their logistic probabilities. If False, every datum has its
+            likelier label.
+
+    Examples:
+        >>> data = synthetic_logistic(num=100, seed=1)
+        >>> data.x.shape, data.y.shape
+        ((100, 2), (100,))
     """
     rng = np.random.default_rng(seed)
     centres = np.where(np.arange(num)[:, None] % 2 == 0, [[1.0, -1.0]], [[-1.0, 1.0]])
@@ -123,10 +147,11 @@ def synthetic_logistic(num: int = 2000, seed: int = 0, is_noisy: bool = True) ->
 
 
 def twenty_news(words: str = "nvdm") -> SplitCorpus:
-    """20-Newsgroups by date, the first 60 % to learn from.
+    """Return 20-Newsgroups by date. The first 60 % are for training.
 
     Args:
-        words: "nvdm", unstemmed, or "stem", Porter stems without stop words: the 2,000 commonest.
+        words: "nvdm" for unstemmed words, or "stem" for Porter stems without stop words. Both have
+            the 2,000 most common words.
     """
     if words not in ("nvdm", "stem"):
         raise ValueError(f'words must be "nvdm" or "stem", got {words!r}')
@@ -134,15 +159,15 @@ def twenty_news(words: str = "nvdm") -> SplitCorpus:
 
 
 def reuters() -> SplitCorpus:
-    """Reuters-21578 by date, the first 60 % to learn from: it stands in for RCV1."""
+    """Return Reuters-21578 by date, in place of RCV1. The first 60 % are for training."""
     return _split_corpus("reuters21578/reuters21578_stem10000", "is_test_60_40")
 
 
 def _split_corpus(name: str, mask: str) -> SplitCorpus:
-    path = _given(f"{name}.npz")
+    path = _find_given(f"{name}.npz")
     if path is None:
         raise FileNotFoundError(
-            f"{name}.npz must be in the folder that MOMENTEM_DATA names, got "
+            f"{name}.npz must be in the folder MOMENTEM_DATA, got "
             f"{os.environ.get(DATA) or 'no such variable'}; it is a prepared file that cannot be "
             "downloaded"
         )
@@ -155,12 +180,19 @@ def _split_corpus(name: str, mask: str) -> SplitCorpus:
 
 
 def fetch(original: Original) -> Path:
-    """Where the file is, after downloading it if need be.
+    """Return the path of a file, and download the file if necessary.
 
     Args:
-        original: which file.
+        original: the file.
+
+    Examples:
+        With a network connection, or with the file in the folder MOMENTEM_DATA:
+
+            from momentem.reproduce import datasets
+
+            path = datasets.fetch(datasets.HEART)
     """
-    path = _given(original.path)
+    path = _find_given(original.path)
     if path is None:
         path = Path(os.environ.get(CACHE) or pooch.os_cache("momentem")) / original.path
         if not path.is_file():
@@ -169,8 +201,8 @@ def fetch(original: Original) -> Path:
     return path
 
 
-def _given(name: str) -> Path | None:
-    """The file below MOMENTEM_DATA, if it is there."""
+def _find_given(name: str) -> Path | None:
+    """Return the path of a file in the folder MOMENTEM_DATA, or None if it is not there."""
     folder = os.environ.get(DATA)
     path = Path(folder or ".") / name
     return path if folder and path.is_file() else None
@@ -180,28 +212,28 @@ def _check(path: Path, sha256: str, original: str) -> None:
     found = pooch.file_hash(str(path), alg="sha256")
     if found != sha256:
         raise ValueError(
-            f"{path} must have the SHA-256 {sha256}, got {found}; delete it, or replace it by "
+            f"{path} must have the SHA-256 {sha256}, got {found}; delete it, or replace it with "
             f"{original}"
         )
 
 
 def _download(original: Original, path: Path) -> None:
-    """The archive into the cache, its one member beside it, the archive away again."""
+    """Download the archive to the cache, extract its member, and delete the archive."""
     path.parent.mkdir(parents=True, exist_ok=True)
     capped: Any = _Capped(original.most_bytes)
     try:
         archive = pooch.retrieve(
             original.url,
-            known_hash=None,  # archives are packed anew at times; the member's hash is what counts
+            known_hash=None,  # archives are sometimes packed again; the member's hash is checked
             fname=f"{path.name}.zip",
             path=path.parent,
             downloader=capped,
         )
     except (OSError, requests.RequestException) as error:
         raise FileNotFoundError(
-            f"{original.path} is neither in the folder that MOMENTEM_DATA names nor in the cache, "
-            f"and {original.url} cannot be downloaded ({error}); put the file at "
-            f"{original.path} below a folder and set MOMENTEM_DATA to that folder"
+            f"{original.path} is neither in the folder MOMENTEM_DATA nor in the cache, and "
+            f"{original.url} cannot be downloaded ({error}); put the file at {original.path} in "
+            "some folder and set MOMENTEM_DATA to that folder"
         ) from error
     try:
         with zipfile.ZipFile(archive) as members:
@@ -209,7 +241,7 @@ def _download(original: Original, path: Path) -> None:
             if size > original.most_bytes:
                 raise ValueError(
                     f"{original.member} of {original.url} must have at most "
-                    f"{original.most_bytes} bytes, got {size}; it is not the file it was"
+                    f"{original.most_bytes} bytes, got {size}; it has changed since this release"
                 )
             content = members.read(original.member)
     finally:
@@ -220,13 +252,13 @@ def _download(original: Original, path: Path) -> None:
 
 
 class _Capped:
-    """A downloader that stops at a size: what is larger is not the file it was."""
+    """Downloader that stops at a maximum size."""
 
     def __init__(self, most_bytes: int):
         self.most_bytes = most_bytes
 
     def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
-        """As pooch calls it."""
+        """Download a file, as pooch calls it."""
         del pooch
         with (
             requests.get(url, stream=True, timeout=30) as response,

@@ -1,4 +1,4 @@
-"""Figures that draw to files alone: Matplotlib's own, without pyplot and its global state."""
+"""Matplotlib figures that are written to files, without pyplot and its global state."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,19 @@ __all__ = ["new_figure", "saved"]
 
 
 def new_figure(**options: Any) -> Any:
-    """A figure with room for its labels."""
+    """Return a new figure with room for its labels."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("pictures need matplotlib; install momentem[plots]") from error
+        raise ImportError(
+            "pictures need Matplotlib, which cannot be imported; install it with "
+            "pip install 'momentem[plots]'"
+        ) from error
     return Figure(layout="constrained", **options)
 
 
 def saved(figure: Any, path: Path) -> Path:
-    """Writes a figure, and says where."""
+    """Write a figure, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     return path

@@ -1,4 +1,4 @@
-"""Traces, running RMSE, learnt mass and E-step size of every pair, and times as bars."""
+"""Pictures: traces, running RMSE, learnt mass and E-step size of every pair; times as bars."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ COLOURS = {"plain": "0.6", "printed": "C1", "tuned": "C0"}
 
 
 def accuracy_picture(experiment: Experiment, found: Found, folder: Path) -> Path:
-    """One row for each pair of plain and learning sampler, first seed.
+    """Draw one row for each pair of plain and learning sampler, for the first seed.
 
     Args:
-        experiment: what was done.
-        found: what it found.
-        folder: to write to.
+        experiment: the experiment.
+        found: its results.
+        folder: the folder to write to.
     """
     figure = new_figure(figsize=(16, 2.6 * len(PLAIN)))
     axes = figure.subplots(len(PLAIN), 4, squeeze=False)
@@ -33,7 +33,7 @@ def accuracy_picture(experiment: Experiment, found: Found, folder: Path) -> Path
             thin = max(1, len(draws) // 500)
             row[0].plot(np.arange(len(draws))[::thin], draws[::thin, 0], color=colour, lw=0.6)
             centre = problem.mean if problem.generating is None else problem.generating
-            squares = np.sum((draws[found.num_burn_in :] - centre) ** 2, axis=1)
+            squares = np.sum((draws[found.num_warmup :] - centre) ** 2, axis=1)
             running = np.sqrt(np.cumsum(squares) / np.arange(1, len(squares) + 1))
             row[1].plot(running, color=colour, label=name)
             if run.learning:
@@ -58,11 +58,11 @@ def accuracy_picture(experiment: Experiment, found: Found, folder: Path) -> Path
 
 
 def speed_picture(report: Report, folder: Path) -> Path:
-    """Milliseconds of every sampler on every problem, the paper's beside ours.
+    """Draw the milliseconds of every sampler on every problem, the paper's beside ours.
 
     Args:
         report: of `speed.compare`.
-        folder: to write to.
+        folder: the folder to write to.
     """
     titles = [name.removesuffix(", ms") for name in report.header if name.endswith(", ms")]
     figure = new_figure(figsize=(5 * len(titles), 4.5))

@@ -1,4 +1,4 @@
-"""The posteriors of the paper's sections 4.1 and 4.2, each with all that its ten samplers need."""
+"""The posteriors of the paper's sections 4.1 and 4.2, with all that the ten samplers need."""
 
 from typing import Any, NamedTuple
 
@@ -30,14 +30,14 @@ class Problem(NamedTuple):
     target: Target
     noisy: StochasticTarget
     metric: Metric
-    generating: np.ndarray | None  # parameters that the data were made with, if they were made
+    generating: np.ndarray | None  # parameters that synthetic data were made with
     mean: np.ndarray  # of the posterior, over constrained parameters
     covariance: np.ndarray
     start: np.ndarray  # unconstrained
 
 
 def _log_prior(p: Any) -> Any:
-    """Of tau, Wishart(1, 1), that is Gamma(1/2, 1/2); flat in mu."""
+    """Return the log prior: Wishart(1, 1), i.e. Gamma(1/2, 1/2), for tau, and flat for mu."""
     return -0.5 * jnp.log(p["tau"]) - 0.5 * p["tau"]
 
 
@@ -51,8 +51,8 @@ def _normal_metric(num: Any, theta: Any) -> Any:
 
 
 def gaussian(seed: int, num: int = 5000) -> Problem:
-    """p(mu, tau | x) for `num` points of N(0, 1), with tau on the log scale; its moments in closed
-    form."""
+    """Return p(mu, tau | x) for `num` points from N(0, 1), with tau on the log scale. Its moments
+    are in closed form."""
     x = np.random.default_rng(seed).normal(size=num)
     initial = {"mu": 0.0, "tau": 1.0}
     common = (_log_prior, _log_likelihood, x, initial, {"tau": constraints.positive})
@@ -82,7 +82,8 @@ def _label_likelihood(w: Any, datum: Any) -> Any:
 def classification(
     data: datasets.Classification, generating: np.ndarray | None, seed: int = 0
 ) -> Problem:
-    """Logistic regression with prior N(0, 10 I); its moments from a long run of HMC-EM."""
+    """Return logistic regression with the prior N(0, 10 I). Its moments are from a long run of
+    HMC-EM."""
     dim = data.x.shape[1]
     common = (_weights_prior, _label_likelihood, tuple(data), jnp.zeros(dim))
     target = dataset(*common)
@@ -100,13 +101,15 @@ def classification(
 
 
 def synthetic(seed: int, is_noisy: bool = True) -> Problem:
-    """The paper's two normals with weights [1, -1]; labels drawn, or the likelier ones."""
+    """Return the paper's two normals with weights [1, -1]. Labels are drawn, or the likelier
+    ones."""
     data = datasets.synthetic_logistic(seed=seed, is_noisy=is_noisy)
     return classification(data, np.array([1.0, -1.0]), seed)
 
 
 def _reference(target: Target, metric: Metric, seed: int, num_chains: int = 64) -> np.ndarray:
-    """Draws of an exact sampler, from the mode on: 64 chains of 500, of which 100 are dropped."""
+    """Draw with an exact sampler from the mode: 64 chains of 500 iterations, without the first
+    100."""
     centre = mode(target)
     sampler = hmc_em(target, 0.35, 5, dense_mass(jnp.linalg.inv(metric.matrix(centre))))
     init_key, run_key = jax.random.split(keys.key(seed))

@@ -1,4 +1,4 @@
-"""A table before it is set: the same rows go to the screen, to Markdown and to CSV."""
+"""Tables that can be shown on the screen and written as Markdown and CSV."""
 
 import csv
 from pathlib import Path
@@ -12,7 +12,7 @@ __all__ = ["Report", "with_error"]
 
 
 class Report(NamedTuple):
-    """Rows of text under a header, and what must be known to read them."""
+    """A table: rows of text under a header, and notes."""
 
     name: str
     title: str
@@ -21,7 +21,7 @@ class Report(NamedTuple):
     notes: list[str]
 
     def show(self) -> None:
-        """Prints the table."""
+        """Print the table."""
         table = Table(title=self.title, caption="\n".join(self.notes), caption_justify="left")
         for i, column in enumerate(self.header):
             table.add_column(column, justify="right" if i else "left")
@@ -30,7 +30,7 @@ class Report(NamedTuple):
         Console(width=200).print(table)
 
     def write(self, folder: Path) -> None:
-        """Writes NAME.md and NAME.csv."""
+        """Write NAME.md and NAME.csv."""
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{self.name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([self.header, *self.rows])
@@ -41,7 +41,7 @@ class Report(NamedTuple):
 
 
 def with_error(values: np.ndarray) -> str:
-    """Mean and standard error."""
+    """Return the mean with its standard error, as text."""
     if len(values) < 2:
         return f"{values.mean():.3g}"
     return f"{values.mean():.3g} ± {values.std(ddof=1) / np.sqrt(len(values)):.1g}"

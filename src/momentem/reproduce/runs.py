@@ -1,6 +1,7 @@
-"""Many runs of one sampler side by side in one program: seeds with their data, or settings.
+"""Many runs of one sampler in one program, for several seeds with their data or for several
+settings.
 
-Samplers are pytrees, so those of different data or settings are mapped over like any batch.
+Samplers are pytrees, so samplers with different data or settings are mapped over like any batch.
 """
 
 from functools import partial
@@ -20,33 +21,33 @@ __all__ = ["Run", "extremes", "judge", "run"]
 
 
 class Run(NamedTuple):
-    """One chain per problem over all its iterations, burn-in included."""
+    """One chain per problem, with all its iterations, warm-up included."""
 
     draws: np.ndarray  # (problem, iteration, parameter), constrained
-    num_divergences: np.ndarray  # (problem,), after burn-in
+    num_divergences: np.ndarray  # (problem,), after warm-up
     learning: dict[str, np.ndarray]  # (iteration, ...), of the first problem
 
 
 def run(
-    problems: list[Problem], samplers: list[Sampler], num_burn_in: int, num_draws: int, seed: int
+    problems: list[Problem], samplers: list[Sampler], num_warmup: int, num_draws: int, seed: int
 ) -> Run:
-    """Moves one chain per problem, each by its own sampler.
+    """Run one chain per problem, each with its own sampler.
 
     Args:
         problems: one for each sampler.
-        samplers: alike but for their numbers.
-        num_burn_in: iterations after which divergences count.
+        samplers: of the same structure, with different numbers.
+        num_warmup: iterations whose divergences are not counted.
         num_draws: iterations after those.
         seed: of all chains.
     """
     leaves, axes = _stack(samplers)
     chain_keys = jax.random.split(keys.key(seed), len(problems))
     starts = jnp.stack([jnp.asarray(problem.start) for problem in problems])
-    iterations = jnp.arange(num_burn_in + num_draws)
+    iterations = jnp.arange(num_warmup + num_draws)
     structure = jax.tree.structure(samplers[0])
     positions, diverging, learning = _run(leaves, chain_keys, starts, iterations, axes, structure)
     draws = [_parameters(*pair) for pair in zip(problems, positions, strict=True)]
-    num_divergences = np.asarray(diverging)[:, num_burn_in:].sum(axis=1)
+    num_divergences = np.asarray(diverging)[:, num_warmup:].sum(axis=1)
     first = {name: np.asarray(leaf[0]) for name, leaf in learning.items()}
     return Run(np.stack(draws), num_divergences, first)
 
@@ -68,7 +69,7 @@ def _run(leaves: Any, keys: Any, starts: Any, iterations: Any, axes: tuple, stru
 
 
 def extremes(covariance: np.ndarray) -> tuple[float, float]:
-    """The smallest and the largest eigenvalue; NaN if there is a NaN."""
+    """Return the smallest and the largest eigenvalue, or NaN if there is a NaN."""
     if not np.isfinite(covariance).all():
         return np.nan, np.nan
     eigenvalues = np.linalg.eigvalsh(covariance)
@@ -76,7 +77,8 @@ def extremes(covariance: np.ndarray) -> tuple[float, float]:
 
 
 def _stack(samplers: list[Sampler]) -> tuple[tuple, tuple]:
-    """The leaves of all samplers, and which of them to map over: those that differ."""
+    """Return the leaves of all samplers, and their axes to map over: 0 for leaves that differ, and
+    None for others."""
 
     def is_shared(values: tuple) -> bool:
         return all(np.array_equal(np.asarray(value), np.asarray(values[0])) for value in values)
@@ -91,13 +93,13 @@ def _stack(samplers: list[Sampler]) -> tuple[tuple, tuple]:
 
 
 def _parameters(problem: Problem, positions: Any) -> np.ndarray:
-    """Positions, (draw, D), as constrained parameters side by side."""
+    """Return positions, (draw, D), as constrained parameters, (draw, parameter)."""
     leaves = jax.tree.leaves(jax.vmap(problem.target.constrain)(positions))
     return np.concatenate([np.asarray(leaf).reshape(len(positions), -1) for leaf in leaves], axis=1)
 
 
 def judge(problem: Problem, draws: np.ndarray) -> dict[str, Any]:
-    """What one run's draws are worth.
+    """Judge the draws of one run.
 
         mean         largest error of the posterior mean, in posterior standard deviations
         covariance   whitened: the identity is right
@@ -105,8 +107,8 @@ def judge(problem: Problem, draws: np.ndarray) -> dict[str, Any]:
         rmse0, ...   root mean square distance from the generating values, the paper's measure
 
     Args:
-        problem: whose posterior is known.
-        draws: (draw, parameter), after burn-in.
+        problem: a problem with a known posterior.
+        draws: (draw, parameter), after warm-up.
     """
     dim = len(problem.mean)
     found: dict[str, Any] = {"mean": np.nan, "covariance": np.full((dim, dim), np.nan), "ess": 0.0}

@@ -1,4 +1,4 @@
-"""Time per iteration, and the ratios that do not depend on the machine."""
+"""Time per iteration, and ratios of times that do not depend on the machine."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from momentem.reproduce.contenders import (
 )
 from momentem.reproduce.problems import Problem
 from momentem.reproduce.reports import Report
-from momentem.reproduce.timing import bare, interleaved, iterate, ratio
+from momentem.reproduce.timing import bare, iterate, ratio, time_interleaved
 from momentem.xla import keys
 
 __all__ = ["BARE", "compare", "milliseconds"]
@@ -45,14 +45,15 @@ PAPER = {
 def milliseconds(
     problem: Problem, settings: Settings, rounds: int, seconds: float = 0.02, num_chains: int = 1
 ) -> dict[str, list[float]]:
-    """Per iteration of all chains, in each round, of every contender and of its gradients alone.
+    """Measure milliseconds per iteration of all chains, in each round, for every contender and for
+    minibatch gradients alone.
 
     Args:
-        problem: what is sampled.
+        problem: the problem to sample.
         settings: of the contenders.
-        rounds: how often each takes its turn.
-        seconds: that a turn takes, about.
-        num_chains: side by side.
+        rounds: number of turns of each contender.
+        seconds: approximate length of a turn.
+        num_chains: number of chains in one program.
     """
     key, start = keys.key(0), jnp.tile(jnp.asarray(problem.start)[None], (num_chains, 1))
     runs: dict[str, Callable[[int], Any]] = {
@@ -64,12 +65,12 @@ def milliseconds(
         runs[name] = lambda num, sampler=sampler, state=state: iterate(sampler, key, state, num)
     counts = {name: _count(run, seconds) for name, run in runs.items()}
     turns = {name: lambda name=name: runs[name](counts[name]) for name in runs}
-    found = interleaved(turns, rounds)
+    found = time_interleaved(turns, rounds)
     return {name: [1e3 * each / counts[name] for each in found[name]] for name in runs}
 
 
 def _count(run: Callable[[int], Any], seconds: float) -> int:
-    """Iterations that take as long as asked."""
+    """Return the number of iterations that take about `seconds`."""
     jax.block_until_ready(run(1))
     begun = time.perf_counter()
     jax.block_until_ready(run(20))
@@ -83,15 +84,15 @@ def compare(
     seconds: float = 0.1,
     num_chains: int = 1,
 ) -> Report:
-    """Table 3: every contender on every problem.
+    """Return table 3: the times of every contender on every problem.
 
     Args:
         problems: by name.
         settings: of the contenders.
-        rounds: how often each takes its turn.
-        seconds: that a turn takes, about; E-steps grow, so that a short turn counts M-steps more
-            often than a run has them.
-        num_chains: side by side; the paper's is one.
+        rounds: number of turns of each contender.
+        seconds: approximate length of a turn. E-steps grow, so a short turn has a larger share of
+            M-steps than a run.
+        num_chains: number of chains in one program. The paper has one.
     """
     found = {
         name: milliseconds(each, settings, rounds, seconds, num_chains)
@@ -120,8 +121,8 @@ def compare(
         f"Medians of {rounds} interleaved rounds, {settings.num_steps} leapfrogs, "
         f"{settings.fixed_points} fixed-point iterations, double precision; chains side by side: "
         f"{num_chains}.",
-        "Over its gradients: the time of as many minibatch gradients, two in a step of the "
-        "Nose-Poincare samplers, one in the others'.",
+        "/ its gradients: the time of the sampler divided by the time of as many minibatch "
+        "gradients, two per step for the Nose-Poincare samplers, and one for the others.",
         *_slowness(found),
     ]
     name, chains = (
@@ -131,7 +132,8 @@ def compare(
 
 
 def _slowness(found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Riemannian over learnt masses, the paper's ratios beside ours."""
+    """Return notes on the times of Riemannian over learnt masses, and of learnt over fixed masses,
+    with the paper's ratios beside ours."""
     notes = []
     for riemannian, learnt in SLOW:
         printed = zip(PAPER[riemannian], PAPER[learnt], strict=True)

@@ -1,4 +1,4 @@
-"""The paper's tables: what each runs, and what the paper printed."""
+"""The paper's tables: the experiments of each, and the printed results."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ STEP_SIZES = {
     "SGNHT": 1e-4,
 }
 STOCHASTIC = ("SGHMC", "SG-NPHMC", "SGNHT")
-NUM_CHAINS = 16  # of table 3, beside one: what is paid once for all chains is then shared
+NUM_CHAINS = 16  # of table 3, besides one chain: all chains share costs that arise once
 
 TABLE_1 = Experiment(
     name="table1",
@@ -36,7 +36,7 @@ TABLE_1 = Experiment(
         STEP_SIZES, {"SGHMC": 10.0, "SG-NPHMC": 1.0, "SGR-NPHMC": 0.01, "SGNHT": 1.0}
     ),
     grids={"SGHMC": (10.0,), "SG-NPHMC": FRICTIONS, "SGNHT": (1.0,)},
-    num_burn_in=5_000,
+    num_warmup=5_000,
     num_draws=5_000,
     parameters=("mu", "tau"),
     paper={
@@ -65,7 +65,7 @@ TABLE_2 = Experiment(
     problem=synthetic,
     settings=LOGISTIC,
     grids={"HMC": (0.0,)} | dict.fromkeys(STOCHASTIC, FRICTIONS),
-    num_burn_in=10_000,
+    num_warmup=10_000,
     num_draws=5_000,
     parameters=("W0", "W1"),
     paper={
@@ -91,10 +91,10 @@ TABLE_2_SURE = TABLE_2._replace(
 
 
 class Effort(NamedTuple):
-    """How much a run is worth."""
+    """Size of a reproduction: seeds, length and rounds of timing."""
 
     num_seeds: int
-    shorter: int  # than the paper's, by this factor
+    shorter: int  # factor by which runs are shorter than the paper's
     rounds: int  # of timing
 
 
@@ -116,19 +116,19 @@ def _accuracy(
 
 
 def table1(is_quick: bool, seed: int, folder: Path | None) -> list[Report]:
-    """The Gaussian."""
+    """Return table 1: the Gaussian."""
     return _accuracy([TABLE_1], _effort(is_quick), seed, folder)
 
 
 def table2(is_quick: bool, seed: int, folder: Path | None) -> list[Report]:
-    """The logistic regression, with both readings of its labels."""
+    """Return table 2: the logistic regression, with both readings of its labels."""
     experiments = [TABLE_2] if is_quick else [TABLE_2, TABLE_2_SURE]
     return _accuracy(experiments, _effort(is_quick), seed, folder)
 
 
 def table3(is_quick: bool, seed: int, folder: Path | None) -> list[Report]:
-    """Times on three data sets, of one chain and of many, and how near every sampler comes on the
-    real ones."""
+    """Return table 3: times on three data sets, for one chain and for many, and the accuracy of
+    every sampler on the real data."""
     effort = _effort(is_quick)
     real = {"Australian": datasets.australian(), "Heart": datasets.heart()}
     posteriors = {name: classification(data.standardised(), None) for name, data in real.items()}
@@ -147,7 +147,7 @@ def _on_real_data(name: str, problem: Problem) -> Experiment:
         name=f"table3-{name.lower()}",
         title=f"Logistic regression on the {name} data, standardised",
         problem=lambda seed: problem,
-        num_burn_in=2_000,
+        num_warmup=2_000,
         parameters=(),
         paper={},
     )
@@ -165,15 +165,15 @@ TABLES: dict[str, Callable[[bool, int, Path | None], list[Report]]] = {
 def reproduce(
     name: str, is_quick: bool = False, out: str | Path | None = None, seed: int = 0
 ) -> list[Report]:
-    """Makes one of the paper's tables again, shows it, and writes it with its pictures.
+    """Reproduce one of the paper's tables, show it, and write it with its pictures.
 
     Args:
         name: "table1" to "table4", or "figure1".
-        is_quick: three seeds and a tenth of the iterations instead of ten seeds and all of them;
-            neither the other reading of table 2 nor the accuracy on table 3's data; of table 4 and
-            figure 1, 450 iterations instead of 3,000.
-        out: the folder to write Markdown, CSV and PNG to; None writes nothing.
-        seed: the same seed gives the same table (times excepted).
+        is_quick: use three seeds and a tenth of the iterations instead of ten seeds and all
+            iterations; leave out the other reading of table 2 and the accuracy on table 3's data;
+            run 450 iterations instead of 3,000 for table 4 and figure 1.
+        out: the folder to write Markdown, CSV and PNG to. Default: nothing is written.
+        seed: the same seed gives the same table, except for times.
     """
     if name not in TABLES:
         raise ValueError(f"name must be one of {sorted(TABLES)}, got {name!r}")

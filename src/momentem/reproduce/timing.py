@@ -1,6 +1,6 @@
-"""Interleaved timing: contenders take turns, and ratios are medians over rounds of one run.
+"""Interleaved timing: contenders take turns, and ratios are medians over the rounds of one run.
 
-Machines are noisy: only a ratio between contenders of the same round means anything.
+Times on a machine vary, so only ratios of times in the same round are compared.
 """
 
 import statistics
@@ -15,12 +15,14 @@ import jax.numpy as jnp
 from momentem.pytrees import Static
 from momentem.types import Sampler
 
-__all__ = ["bare", "interleaved", "iterate", "ratio"]
+__all__ = ["bare", "iterate", "ratio", "time_interleaved"]
 
 
-def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender in each round; the first call of each, which compiles, is not
-    counted."""
+def time_interleaved(
+    contenders: dict[str, Callable[[], Any]], rounds: int
+) -> dict[str, list[float]]:
+    """Return the seconds of each contender in each round. The first call of each, which compiles,
+    is not counted."""
     for run in contenders.values():
         jax.block_until_ready(run())
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
@@ -33,14 +35,14 @@ def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[s
 
 
 def ratio(seconds: dict[str, list[float]], over: str, under: str) -> float:
-    """The median over rounds of one contender's time over another's."""
+    """Return the median over rounds of one contender's time divided by another's."""
     pairs = zip(seconds[over], seconds[under], strict=True)
     return statistics.median(a / b for a, b in pairs)
 
 
 @jax.jit
 def iterate(sampler: Sampler, key: Any, state: Any, num_iterations: Any) -> Any:
-    """A compiled loop of a sampler's steps that keeps nothing but the last state."""
+    """Run a sampler in a compiled loop, and return the last state."""
 
     def step(i: Any, state: Any) -> Any:
         return sampler.step(jax.random.fold_in(key, i), state)[0]
@@ -50,8 +52,8 @@ def iterate(sampler: Sampler, key: Any, state: Any, num_iterations: Any) -> Any:
 
 @partial(jax.jit, static_argnames="num_steps")
 def bare(target: Any, key: Any, positions: Any, num_iterations: Any, num_steps: int) -> Any:
-    """A compiled loop of nothing but minibatch gradients, batches in bulk per iteration, as the
-    kernels draw them."""
+    """Compute minibatch gradients, and nothing else, in a compiled loop. The minibatches of an
+    iteration are drawn at once, as in the kernels."""
 
     def step(i: Any, positions: Any) -> Any:
         keys = jax.random.split(jax.random.fold_in(key, i), len(positions))

@@ -1,1 +1,1 @@
-"""From a sampler to a trace."""
+"""Runs: the loop from a sampler to a trace, its warnings, and its log on disk."""

@@ -1,8 +1,8 @@
-"""Means, variances and effective sample sizes of parameters that are not kept, draw by draw.
+"""Running means, variances and effective sample sizes of parameters that are not kept.
 
-The effective sample size is by batch means: batches of consecutive draws, whose length doubles
-when all places are taken, by merging neighbours in pairs. So memory does not grow with the draws,
-and the length is told by their number alone.
+The effective sample size comes from batch means. Batches are consecutive draws. When all places are
+full, neighbouring batches are merged in pairs, which doubles their length. Memory therefore does
+not grow with the number of draws, and that number alone determines the length of a batch.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from momentem.types import Count
 
 __all__ = ["NUM_BATCHES", "Streamed", "observe"]
 
-NUM_BATCHES = 32  # places; at least half of them are full batches
+NUM_BATCHES = 32  # places; at least half of them hold full batches
 
 
 class Streamed(NamedTuple):
@@ -27,11 +27,11 @@ class Streamed(NamedTuple):
     num_draws: Count
     mean: dict[str, Array]
     variance: dict[str, Array]  # over n, not n - 1
-    batches: dict[str, Array]  # means of them, (chain, batch, …), the last being filled
+    batches: dict[str, Array]  # batch means, (chain, batch, …); the last batch is being filled
 
     @classmethod
     def fresh(cls, forms: Mapping[str, Any], num_chains: int) -> "Streamed":
-        """Return the moments of no draws, of parameters of these shapes and dtypes."""
+        """Return empty moments for parameters of these shapes and dtypes."""
         batches = {
             name: jnp.zeros((num_chains, NUM_BATCHES, *form.shape), form.dtype)
             for name, form in forms.items()
@@ -54,12 +54,13 @@ class Streamed(NamedTuple):
     def ess(self) -> dict[str, np.ndarray]:
         """Return the effective sample size of the mean of all chains, by name.
 
-        It is the number of draws, times their variance, over the variance of the batches' means
-        times their length. Both variances are about the mean of all chains, so that chains that
+        It is the number of draws times their variance, divided by the variance of the batch means
+        times the batch length. Both variances are about the mean of all chains, so chains that
         disagree lower it. Batches are merged until there are no more of them than each has draws.
 
-        Its relative error is about sqrt(2 / batches), counted over all chains: .18 for four chains
-        of 16. It is NaN for fewer than four draws, and for what never moved.
+        Its relative error is about sqrt(2 / batches), with the batches of all chains counted: 0.18
+        for four chains of 16 batches. It is NaN for fewer than four draws, and for scalars that
+        never moved.
         """
         n = int(self.num_draws)
         return {name: _ess(n, *(np.asarray(of[name]) for of in self[1:])) for name in self.mean}
@@ -69,12 +70,12 @@ def observe(streamed: Streamed, draw: dict[str, Array]) -> Streamed:
     """Add one more draw of every chain."""
     before, mean, variance, batches = streamed
     length = _length(before)
-    # the first draw for which places are lacking: its batch is twice as long as the one before
+    # true for the first draw without a free place: its batch is twice as long as the last
     is_full = (before > 0) & (length > _length(jnp.maximum(before - 1, 0)))
     place, filled = before // length, before % length + 1
     grown = {}
     for name, x in draw.items():
-        kept = jax.lax.cond(is_full, _merged, lambda batches: batches, batches[name])
+        kept = jax.lax.cond(is_full, _merge, lambda batches: batches, batches[name])
         rest = (x - kept[:, place]) / filled.astype(x.dtype)
         grown[name] = kept.at[:, place].add(rest)
     one = {name: x[None] for name, x in draw.items()}
@@ -82,21 +83,21 @@ def observe(streamed: Streamed, draw: dict[str, Array]) -> Streamed:
 
 
 def _length(before: Count) -> Count:
-    """Return the length of the batch that a draw belongs to, given the number of draws before it:
-    the smallest power of two with which all fit."""
+    """Return the batch length for a draw, given the number of draws before it: the smallest power
+    of two for which all draws fit."""
     rounds = before // NUM_BATCHES
     num_bits = jnp.iinfo(rounds.dtype).bits - jax.lax.clz(rounds)
     return jnp.left_shift(jnp.ones_like(rounds), num_bits)
 
 
-def _merged(batches: Array) -> Array:
-    """Merge batches in pairs, into the first half of the places."""
+def _merge(batches: Array) -> Array:
+    """Merge batches in pairs into the first half of the places."""
     pairs = _pairs(batches)
     return jnp.concatenate([pairs, jnp.zeros_like(pairs)], axis=1)
 
 
 def _pairs(batches: Any) -> Any:
-    """Return the means of neighbours; an odd last one is left out."""
+    """Return the means of pairs of neighbours. An odd last batch is left out."""
     even = batches[:, : batches.shape[1] // 2 * 2]
     return 0.5 * (even[:, ::2] + even[:, 1::2])
 

@@ -1,4 +1,4 @@
-"""What to make of a trace: a summary table, and warnings of trouble with their remedies."""
+"""Diagnostics of a trace: a summary table, and warnings with their remedies."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,28 +20,29 @@ __all__ = [
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
 MIN_ESS_PER_CHAIN = 100  # likewise
-APART = 1.1  # R-hat above which chains are somewhere else, not short
-MAX_HEAT = 0.02  # of the kinetic temperature, beyond its Monte Carlo error
+APART = 1.1  # above this R-hat, chains are in different places and more draws do not help
+MAX_HEAT = 0.02  # error of the kinetic temperature, beyond its Monte Carlo error
 MAX_BIAS = 0.1  # eps lambda_max(M^-1 Bhat)
-MAX_CHECKED = 1000  # scalars; of more, every so manieth, because each takes about a millisecond
-MAX_NUMBERS = 10**7  # of draws of those scalars, and of more, every so manieth draw,
-MIN_DRAWS = 1000  # as long as so many are left in a chain
-BLOCK_BYTES = 2**25  # that are read from a run log at a time
+MAX_CHECKED = 1000  # scalars; more are thinned, because each takes about a millisecond
+MAX_NUMBERS = 10**7  # numbers in the draws of those scalars; more draws are thinned,
+MIN_DRAWS = 1000  # but to no fewer than this per chain
+BLOCK_BYTES = 2**25  # read from a run log at a time
 
 
 class Convergence(NamedTuple):
-    """Names and values of the scalars that look worst, and which were looked at."""
+    """Names and values of the scalars with the worst R-hat and ESS."""
 
     rhat: tuple[str, float]
     sizes: dict[str, tuple[str, float]]  # ESS by method
-    scope: str
+    scope: str  # which scalars and draws were checked, if not all
     wanted: int  # ESS
-    streamed: list[str]  # troubles of parameters that are not kept
+    streamed: list[str]  # warnings about parameters that are not kept
 
 
 def summary(trace: "xarray.DataTree", **options: Any) -> Any:
-    """Mean, sd, interval, ESS, R-hat and MCSE of every parameter, as a pandas DataFrame (ArviZ's
-    summary).
+    """Return mean, sd, interval, ESS, R-hat and MCSE of every parameter, as a pandas DataFrame.
+
+    It is ArviZ's summary.
 
     Args:
         trace: what `sample` returned.
@@ -56,7 +57,8 @@ def summary(trace: "xarray.DataTree", **options: Any) -> Any:
     """
     if "posterior" not in trace.children:
         raise ValueError(
-            "trace has no posterior draws to summarise: the run was cut in its warm-up"
+            "trace must have posterior draws, got none: the run ended during its warm-up; go on "
+            "with it, or run it again"
         )
     import arviz_stats
 
@@ -66,14 +68,14 @@ def summary(trace: "xarray.DataTree", **options: Any) -> Any:
 def warn_of_trouble(
     trace: "xarray.DataTree", found: Convergence | None, warmup: Troubles, draws: Troubles
 ) -> None:
-    """Warns of divergences, of numbers that are not finite, of high R-hat and low ESS, of refused
-    M-steps and of an interrupted run.
+    """Warn of divergences, non-finite numbers, high R-hat, low ESS, refused M-steps and an
+    interrupted run.
 
     Args:
         trace: of the run.
         found: its `convergence`.
         warmup: troubles of its warm-up, counted at every iteration.
-        draws: likewise, of its draws.
+        draws: troubles of its draws, counted at every iteration.
     """
     for message in _messages(trace, found, warmup, draws):
         warn(message)
@@ -93,21 +95,20 @@ def _messages(
         found.append("warm-up ended before the first M-step: nothing was learnt; warm up longer")
     if "em" in trace.children and (refused := int(trace["em"].to_dataset()["is_refused"].sum())):
         found.append(
-            f"{refused} of {trace['em'].sizes['m_step']} M-steps were refused, their estimate was "
-            "not positive "
-            "definite: raise the size of the E-step, or start from a heavier mass if few moves are "
-            "accepted"
+            f"{refused} of {trace['em'].sizes['m_step']} M-steps were refused, because their "
+            "estimate was not positive definite: raise the size of the E-step, or start from a "
+            "heavier mass if few moves are accepted"
         )
     both = warmup + draws
     if both.draws.times:
         found.append(
-            f"{both.draws.times} numbers among the draws are not finite, {both.draws.where()}: the "
+            f"{both.draws.times} numbers in the draws are not finite, {both.draws.where()}: the "
             "parameter overflows; give it another constraint or a tighter prior"
         )
     if both.densities.times:
         found.append(
-            "the log density was not finite where it was looked at, "
-            f"{both.densities.times} times, {both.densities.where()}, and this sampler goes by "
+            "the log density was not finite where it was checked, "
+            f"{both.densities.times} times, {both.densities.where()}, and this sampler uses "
             "gradients alone: give the parameter that left its support a constraint"
         )
     if draws.diverging.times:
@@ -126,7 +127,8 @@ def _messages(
 
 
 def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:
-    """Of samplers without a Metropolis step: the draws' temperature, and the noise's share."""
+    """Return warnings for samplers without a Metropolis step: about the kinetic temperature, and
+    about the bias scale."""
     stats = trace["sample_stats"].to_dataset()
     if "kinetic_temperature" not in stats:
         return []
@@ -135,33 +137,33 @@ def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:
     temperature, error = float(chains.mean()), float(chains.std()) / max(1, len(chains)) ** 0.5
     if not abs(temperature - 1) <= MAX_HEAT + 5 * error:
         found.append(
-            f"kinetic temperature is {temperature:.3f}, should be 1: the gradient noise is not "
+            f"kinetic temperature is {temperature:.3f}, and should be 1: the gradient noise is not "
             "accounted for; learn it (m_steps.noise), use a thermostat, or lower the step size"
         )
     bias = float(stats["bias_scale"].max())
     if bias > MAX_BIAS:
         found.append(
-            f"bias scale is {bias:.2g}, above {MAX_BIAS}: covariances may be off by as much; lower "
-            "the step size, raise the batch size, or use control variates"
+            f"bias scale is {bias:.2g}, above {MAX_BIAS}: covariances may be wrong by as much; "
+            "lower the step size, raise the batch size, or use control variates"
         )
     return found
 
 
 def convergence(trace: "xarray.DataTree") -> Convergence | None:
-    """R-hat and ESS of a trace where they are worst; None if it is too short to tell."""
-    import arviz_stats  # a second to import: not before it is needed
+    """Return the worst R-hat and ESS of a trace, or None if it is too short to compute them."""
+    import arviz_stats  # it takes a second to import, so only when it is needed
 
     sizes = trace["posterior"].sizes if "posterior" in trace.children else {}
     if sizes.get("chain", 0) < 2 or sizes.get("draw", 0) < 4:
         return None
     wanted = MIN_ESS_PER_CHAIN * sizes["chain"]
-    # chains that never moved have 0 / 0 for an R-hat: reported as nan
+    # R-hat is 0 / 0 for chains that never moved, and is reported as nan
     with np.errstate(all="ignore"):
-        checked, scope = _checked(trace["posterior"].to_dataset())
+        checked, scope = _choose_scalars(trace["posterior"].to_dataset())
         return Convergence(
-            _worst(arviz_stats.rhat(checked), largest=True),
+            _find_worst(arviz_stats.rhat(checked), largest=True),
             {
-                method: _worst(arviz_stats.ess(checked, method=method), largest=False)
+                method: _find_worst(arviz_stats.ess(checked, method=method), largest=False)
                 for method in ("bulk", "tail")
             },
             scope,
@@ -171,7 +173,7 @@ def convergence(trace: "xarray.DataTree") -> Convergence | None:
 
 
 def is_short(found: Convergence | None) -> bool:
-    """Whether R-hat or ESS would be warned of, and more draws of the same would help."""
+    """Return whether R-hat or ESS is bad enough for a warning, and more draws would help."""
     if found is None or not found.rhat[1] <= APART:
         return False
     return bool(_convergence_troubles(found))
@@ -194,51 +196,52 @@ def _convergence_troubles(of: Convergence) -> list[str]:
 
 
 def _streamed_troubles(trace: "xarray.DataTree", wanted: int) -> list[str]:
-    """Of parameters that were not kept. What never moved has no size, and is no trouble here."""
+    """Return warnings about parameters that are not kept. A scalar that never moved has no ESS, and
+    gives no warning here."""
     if "posterior_ess" not in trace.children:
         return []
-    name, ess = _worst(trace["posterior_ess"].to_dataset().fillna(np.inf).min(), largest=False)
+    name, ess = _find_worst(trace["posterior_ess"].to_dataset().fillna(np.inf).min(), largest=False)
     if not ess < wanted:
         return []
     least = f"{MIN_ESS_PER_CHAIN} per chain"
-    return [f"ESS is {ess:.0f} for {name}, which is not kept, below {least}: draw more"]
+    return [f"ESS is {ess:.0f} for {name}, which is not kept; it is below {least}: draw more"]
 
 
-def _checked(posterior: "xarray.Dataset") -> tuple["xarray.Dataset", str]:
-    """Scalars of the posterior by name, (chain, draw), and a word on which, if they are not all."""
+def _choose_scalars(posterior: "xarray.Dataset") -> tuple["xarray.Dataset", str]:
+    """Return scalars of the posterior by name, (chain, draw), and a note if they are not all."""
     from arviz_base import dict_to_dataset
 
     num_chains, num_draws = posterior.sizes["chain"], posterior.sizes["draw"]
     sizes = {name: array.size // (num_chains * num_draws) for name, array in posterior.items()}
     total = sum(sizes.values())
-    stride = -(-total // MAX_CHECKED)
-    numbers = -(-total // stride) * num_chains * num_draws
-    skip = max(1, min(numbers // MAX_NUMBERS, num_draws // MIN_DRAWS))
+    every = -(-total // MAX_CHECKED)
+    numbers = -(-total // every) * num_chains * num_draws
+    thin = max(1, min(numbers // MAX_NUMBERS, num_draws // MIN_DRAWS))
     scalars, first = [], 0
     for name, array in posterior.items():
-        chosen = range(-first % stride, sizes[name], stride)
-        scalars += _scalars(str(name), array, chosen, skip)
+        chosen = range(-first % every, sizes[name], every)
+        scalars += _scalars(str(name), array, chosen, thin)
         first += sizes[name]
-    # a scalar that never moves in any chain is fixed by its constraint, unless all are: then
-    # nothing moved
+    # a scalar that never moves in any chain is fixed by its constraint, unless no scalar moves
     scalars = [item for item in scalars if np.ptp(item[1]) > 0] or scalars
-    parts = [f"{len(scalars)} of {total} scalars"] if stride > 1 else []
-    parts += [f"every {skip}th draw"] if skip > 1 else []
+    parts = [f"{len(scalars)} of {total} scalars"] if every > 1 else []
+    parts += [f"every {thin}th draw"] if thin > 1 else []
     return dict_to_dataset(dict(scalars)), f" (checked {', '.join(parts)})" if parts else ""
 
 
 def _scalars(
-    name: str, array: "xarray.DataArray", chosen: range, skip: int
+    name: str, array: "xarray.DataArray", chosen: range, thin: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The chosen scalars of a parameter, of every so manieth draw, read in blocks of draws."""
+    """Yield the chosen scalars of a parameter by name, with every `thin`-th draw. Draws are read in
+    blocks."""
     if not chosen:
         return
     num_chains, num_draws, *shape = array.shape
     row_bytes = max(1, array.nbytes // num_draws)
-    block = max(1, BLOCK_BYTES // row_bytes // skip) * skip
+    block = max(1, BLOCK_BYTES // row_bytes // thin) * thin
     pieces = []
     for first in range(0, num_draws, block):
-        rows = array.isel(draw=slice(first, first + block, skip)).values
+        rows = array.isel(draw=slice(first, first + block, thin)).values
         pieces.append(rows.reshape(num_chains, rows.shape[1], -1)[:, :, list(chosen)])
     values = np.concatenate(pieces, axis=1)
     for i, place in enumerate(chosen):
@@ -247,8 +250,8 @@ def _scalars(
         yield label, values[:, :, i]
 
 
-def _worst(diagnostic: "xarray.Dataset", largest: bool) -> tuple[str, float]:
-    """The name and value of the scalar that looks worst; NaN is worst of all."""
+def _find_worst(diagnostic: "xarray.Dataset", largest: bool) -> tuple[str, float]:
+    """Return the name and value of the worst scalar. NaN is the worst value."""
     values = {str(name): float(value) for name, value in diagnostic.items()}
     sign = 1 if largest else -1
     name = max(values, key=lambda name: np.nan_to_num(sign * values[name], nan=np.inf))

@@ -1,6 +1,7 @@
-"""What went wrong in a run: counted at every iteration, with the first place of each kind.
+"""Troubles of a run: divergences and non-finite numbers, counted at every iteration.
 
-Thinning drops draws, not troubles, and the run log keeps them with its segments.
+The first place of each kind is kept. Thinning drops draws but not troubles. The run log stores them
+with its segments.
 """
 
 import sys
@@ -13,11 +14,11 @@ __all__ = ["SamplingWarning", "Trouble", "Troubles", "warn"]
 
 
 class SamplingWarning(UserWarning):
-    """The draws may not represent the posterior."""
+    """Warning that the draws may not represent the posterior."""
 
 
 def warn(message: str) -> None:
-    """Warn in the name of the first caller outside this package."""
+    """Warn at the line of the first caller outside this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("momentem."):
         level, frame = level + 1, frame.f_back
@@ -25,15 +26,15 @@ def warn(message: str) -> None:
 
 
 class Trouble(NamedTuple):
-    """How often, and where first."""
+    """The number of times that one kind of trouble occurred, and the first place."""
 
     times: int = 0
     chain: int = -1
     iteration: int = -1
-    what: str = ""  # the parameter, and its value
+    what: str = ""  # the parameter and its value
 
     def where(self) -> str:
-        """The first place, in words."""
+        """Return a description of the first place."""
         near = f", near {self.what}" if self.what else ""
         return f"the first in chain {self.chain} at iteration {self.iteration}{near}"
 
@@ -43,14 +44,14 @@ class Trouble(NamedTuple):
 
 
 class Troubles(NamedTuple):
-    """Of all kinds."""
+    """Troubles of all kinds."""
 
     diverging: Trouble = Trouble()
-    draws: Trouble = Trouble()  # that are not finite
-    densities: Trouble = Trouble()  # that were not finite where somebody looked
+    draws: Trouble = Trouble()  # draws that are not finite
+    densities: Trouble = Trouble()  # log densities that are not finite where they were checked
 
     @classmethod
-    def of(
+    def find(
         cls,
         first: int,
         parameters: dict[str, np.ndarray],
@@ -58,23 +59,25 @@ class Troubles(NamedTuple):
         looks: Any,
         every: int,
     ) -> "Troubles":
-        """Of the rows of a chunk that began at iteration `first`, (row, chain, …)."""
+        """Return the troubles of a chunk that began at iteration `first`, from its rows (row,
+        chain, …)."""
         densities = Trouble()
         if "lp" in stats:
-            densities = _found(~np.isfinite(stats["lp"]), first, 1, parameters)
+            densities = _find_trouble(~np.isfinite(stats["lp"]), first, 1, parameters)
         elif looks is not None:
-            densities = _found(~np.asarray(looks), first, every, parameters)
-        diverging = _found(stats["diverging"], first, 1, parameters)
-        return cls(diverging, _not_finite(first, parameters), densities)
+            densities = _find_trouble(~np.asarray(looks), first, every, parameters)
+        diverging = _find_trouble(stats["diverging"], first, 1, parameters)
+        return cls(diverging, _find_non_finite(first, parameters), densities)
 
     def __add__(self, later: "Troubles") -> "Troubles":  # pyright: ignore[reportIncompatibleMethodOverride]
         return Troubles(*(a + b for a, b in zip(self, later, strict=True)))
 
 
-def _found(
+def _find_trouble(
     is_bad: np.ndarray, first: int, every: int, parameters: dict[str, np.ndarray]
 ) -> Trouble:
-    """The trouble of rows (of every so manieth iteration) and chains."""
+    """Count the bad entries (row, chain), and locate the first. A row is every `every`-th
+    iteration."""
     if not is_bad.any():
         return Trouble()
     row, chain = map(int, np.argwhere(is_bad)[0])
@@ -83,7 +86,7 @@ def _found(
 
 
 def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> str:
-    """The scalar that stands farthest from its mean, in standard deviations of the chunk."""
+    """Describe the scalar that is farthest from its mean, in standard deviations of the chunk."""
     found = (-1.0, "")
     for name, rows in parameters.items():
         with np.errstate(all="ignore"):
@@ -98,12 +101,13 @@ def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> st
     return found[1]
 
 
-def _not_finite(first: int, parameters: dict[str, np.ndarray]) -> Trouble:
-    """Of draws: a position can be finite whose parameter is not, such as exp(1000)."""
+def _find_non_finite(first: int, parameters: dict[str, np.ndarray]) -> Trouble:
+    """Find draws that are not finite. The parameter of a finite position need not be finite, such
+    as exp(1000)."""
     found = Trouble()
     for name, rows in parameters.items():
-        # one pass, and no array of flags, while all is well: the sum of squares of finite numbers
-        # may overflow, so it only says where to look
+        # usually one pass without an array of flags is enough; the sum of squares of finite numbers
+        # may overflow, so a sum that is not finite is followed by a full check
         flat = rows.reshape(-1)
         with np.errstate(all="ignore"):
             if np.isfinite(np.dot(flat, flat)) or np.isfinite(rows).all():

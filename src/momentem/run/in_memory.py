@@ -1,4 +1,4 @@
-"""The sink that keeps what a run has drawn in the host's memory."""
+"""The sink that keeps the draws of a run in the host's memory."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ __all__ = ["Memory"]
 
 
 class Phase:
-    """The draws of warm-up, or those after it: arrays of the full length, filled chunk by chunk."""
+    """The iterations of one phase, warm-up or draws, in arrays of full length that are filled chunk
+    by chunk."""
 
     def __init__(self, capacity: int, num_chains: int):
         self.capacity, self.num_chains = capacity, num_chains
@@ -27,7 +28,7 @@ class Phase:
         count = len(range(*kept.indices(len(record.stats["diverging"]))))
         for group, arrays in self._arrays.items():
             for name, rows in getattr(record, group).items():
-                if name not in arrays:  # the pages are claimed as they are written
+                if name not in arrays:  # memory pages are claimed only when they are written
                     shape = (self.num_chains, self.capacity, *rows.shape[2:])
                     arrays[name] = np.empty(shape, rows.dtype)
                 arrays[name][:, self.length : self.length + count] = rows[kept].swapaxes(0, 1)
@@ -42,12 +43,12 @@ class Phase:
                 arrays[name][:, : self.length] = old[:, : self.length]
 
     def group(self, name: str) -> dict[str, np.ndarray]:
-        """Return the arrays of a group, (chain, draw, …), as far as they are filled."""
+        """Return the filled part of a group's arrays, (chain, draw, …)."""
         return {key: array[:, : self.length] for key, array in self._arrays[name].items()}
 
 
 class Memory:
-    """Both phases of a run, what was learnt in them, and where the run is."""
+    """The sink in memory: both phases of a run, what was learnt, and where the run is."""
 
     is_local = False
 
@@ -79,7 +80,7 @@ class Memory:
         self._phases[1].reserve(num_draws // self.plan.thin)
 
     def trace(self) -> "xarray.DataTree":
-        """Return what has come so far."""
+        """Return the trace so far."""
         from momentem.run.trace import as_datatree, attributes
 
         plan, here = self.plan, self.here
@@ -95,7 +96,7 @@ class Memory:
         """No-op: memory is freed with the sink."""
 
     def _groups(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return the arrays by their groups' names in ArviZ."""
+        """Return the arrays by group name in ArviZ."""
         groups = {}
         for phase, prefix in ((self._phases[1], ""), (self._phases[0], "warmup_")):
             if phase.length:

@@ -1,14 +1,14 @@
 """The loop of a run: one compiled program per phase, run in chunks.
 
 A chunk is a compiled loop with a dynamic number of iterations that writes into buffers of a static
-size. So one program serves chunks of every length, memory on the device is bounded by the buffers,
-and between chunks Python moves the progress bar, copies draws to the host or to the run log, and
-hears Ctrl-C. The key of iteration t is fold_in(run key, t), and moments are updated draw by draw:
-nothing depends on how the run is cut into chunks.
+size. One program therefore serves chunks of every length, and memory on the device is bounded by
+the buffers. Between chunks, Python updates the progress bar, copies draws to the host or to the run
+log, and handles Ctrl-C. The key of iteration t is fold_in(run key, t), and moments are updated draw
+by draw, so nothing depends on the division of the run into chunks.
 
-On a mesh the same program is divided over devices, and where there are several processes all of
-them run this loop. Each chunk is waited for before the next is begun: with several devices in a
-process, collectives of two programs at once can lock each other out.
+On a mesh the same program is divided over devices. If there are several processes, all of them run
+this loop. It waits for each chunk before it starts the next, because the collectives of two
+concurrent programs can deadlock when a process has several devices.
 """
 
 import math
@@ -40,14 +40,13 @@ __all__ = ["begin", "complete", "freeze", "init"]
 
 CHUNK_BYTES = 2**25  # of the buffers of one chunk
 CHUNK_ITERATIONS = 4096
-CHUNK_SECONDS = (
-    0.25  # a chunk grows until it takes this long, so that Ctrl-C and the bar stay prompt
-)
-DENSITY_EVERY = 32  # iterations between looks at the density, where the sampler itself has none
+# chunks grow until they take this many seconds, so that Ctrl-C and the progress bar stay prompt
+CHUNK_SECONDS = 0.25
+DENSITY_EVERY = 32  # iterations between checks of the density, for samplers that do not report it
 
 
 def begin(seed: int) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
-    """Return the keys of a run: for its starts, its first state, its iterations, and the looks at
+    """Return the keys of a run: for its starts, its first state, its iterations, and its checks of
     the density."""
     return _split(keys.key(seed))
 
@@ -68,7 +67,7 @@ def init(sampler: Sampler, key: PRNGKey, positions: Vectors, *, mesh: Mesh | Non
 def freeze(
     sampler: Sampler, state: Any, target: AnyTarget, plan: Plan, mesh: Mesh | None
 ) -> tuple[Sampler, Any]:
-    """Return the sampler that learns no more, and its state."""
+    """Return the sampler with what it has learnt frozen, and its state."""
     sampler, state = sampler.freeze(state)
     if mesh is None:
         return sampler, state
@@ -86,28 +85,28 @@ def complete(
     progress: bool,
     mesh: Mesh | None,
 ) -> Sampler:
-    """Run on from where the sink is, to as many draws as it has room for, or until Ctrl-C.
+    """Continue a run from the sink's last iteration, until the sink is full or Ctrl-C is pressed.
 
     Args:
-        target: what is sampled.
-        sampler: how; the frozen one if the sink is past warm-up.
+        target: the target to sample.
+        sampler: the sampler, frozen if the sink is past warm-up.
         plan: of the run, with all chains.
-        sink: where chunks go.
-        progress: whether to show a bar.
+        sink: receives the chunks.
+        progress: show a progress bar.
         mesh: devices to divide chains over.
 
     Returns:
-        The sampler that moves now: the frozen one, once warm-up is over.
+        The current sampler, which is frozen once warm-up is over.
     """
     here, total = sink.here, plan.num_warmup + sink.num_draws
-    # of several processes, one that stops early leaves the others waiting: it must end, not go on
+    # if one of several processes stopped early, the others would wait for it: it must end instead
     ignored = (KeyboardInterrupt,) if jax.process_count() == 1 else ()
     is_wanted = progress and is_first()
     with Progress(total - here.iteration, is_wanted) as bar, suppress(*ignored):
         if not here.is_frozen:
             here = _run(sampler, target, plan, here, plan.num_warmup, sink, bar, mesh)
             sink.end_phase()
-            bar.advance(plan.num_warmup - here.iteration, "warm-up", 0)  # what it did not need
+            bar.advance(plan.num_warmup - here.iteration, "warm-up", 0)  # iterations left out
             sampler, state = freeze(sampler, here.state, target, plan, mesh)
             here = Here(plan.num_warmup, True, state, _fresh_moments(target, plan))
         _run(sampler, target, plan, here, total, sink, bar, mesh)
@@ -127,15 +126,15 @@ def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vect
 
 
 def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
-    """Return whether the density is finite, judged by one minibatch where there are any."""
+    """Return whether the density is finite. A minibatch target is judged by one minibatch."""
     if isinstance(target, StochasticTarget):
         return jnp.isfinite(one_gradient(target, key, position).logdensity)
     return jnp.isfinite(target.logdensity(position))
 
 
 def _advance(sampler: Sampler, target: AnyTarget, *args: Any, **options: Any) -> tuple:
-    """Run some iterations, by a program that is fast if there are minibatches, and else soon
-    ready."""
+    """Run some iterations. The program is fast for a minibatch target, and quick to compile
+    otherwise."""
     advance = _fast if isinstance(target, StochasticTarget) else _soon
     return advance(sampler, target, *args, **options)
 
@@ -154,11 +153,11 @@ def _iterations(
     mesh: Mesh | None,
     is_gathered: bool,
 ) -> tuple[Any, Streamed | None, Record, Array | None, Array]:
-    """Run `count` iterations from iteration `start`, fewer if the sampler settles.
+    """Run `count` iterations from iteration `start`, or fewer if the sampler settles.
 
-    Returns the state, the moments, the record in buffers of `size` rows, positions to look at the
-    density at, and the number of iterations. On a mesh states stay divided by chains, and so does
-    the record, unless every process needs all of it.
+    Return the state, the moments, the record in buffers of `size` rows, the positions at which to
+    check the density, and the number of iterations. On a mesh, states stay divided by chains. The
+    record does too, unless every process needs all of it.
     """
     shapes = jax.eval_shape(_record, set_clock(sampler, start), key, state)[1]
     buffers = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
@@ -216,7 +215,7 @@ def _look(
     is_gathered: bool,
 ) -> Bool[Array, "looks chains"]:
     """Return whether the density is finite at every 32nd of the first `count` iterations. It is a
-    program of its own, because both phases share it."""
+    separate program, because both phases share it."""
 
     def look(i: Array, looks: Array) -> Array:
         batch_key = jax.random.fold_in(key, start + DENSITY_EVERY * i)
@@ -229,8 +228,8 @@ def _look(
 
 
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
-    """Return the rows of a chunk's buffers: a power of two, so that runs of similar length share a
-    program."""
+    """Return the number of rows of a chunk's buffers. It is a power of two, so that runs of similar
+    length share a program."""
     row = jax.tree.leaves(jax.eval_shape(_record, sampler, key, state)[1])
     row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in row)
     rows = max(1, min(most, CHUNK_ITERATIONS, CHUNK_BYTES // row_bytes))
@@ -247,11 +246,11 @@ def _run(
     bar: Progress,
     mesh: Mesh | None,
 ) -> Here:
-    """Run a phase to its end: iteration `until`, or where the sampler has settled."""
+    """Run a phase to its end: to iteration `until`, or until the sampler has settled."""
     if here.iteration == until:
         return here
     run_key, look_key = begin(plan.seed)[2:]
-    # of the longer phase, because a sampler that is its own frozen self then needs one program
+    # the size fits the longer phase, so that a sampler that learns nothing needs one program only
     longest = max(plan.num_warmup, plan.num_draws)
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
     window = find_node(Window, target)
@@ -282,17 +281,17 @@ def _run(
             looks = None if looks is None else local_part(looks)
         iterations = int(done)
         if not iterations:
-            break  # it has settled
+            break  # the sampler has settled
         here = Here(first + iterations, here.is_frozen, state, moments)
         record = jax.tree.map(lambda leaf, end=iterations: local_part(leaf)[:end], record)
-        troubles = Troubles.of(first, record.parameters, record.stats, looks, DENSITY_EVERY)
+        troubles = Troubles.find(first, record.parameters, record.stats, looks, DENSITY_EVERY)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)
         if troubles.diverging.times > record.stats["diverging"].size / 2 and not is_alarmed:
             is_alarmed = True
             warn(
                 f"more than half of iterations {first} to {here.iteration - 1} diverged; the run "
-                "goes on, and Ctrl-C keeps what was drawn: lower the step size, or start from a "
+                "continues, and Ctrl-C keeps what was drawn: lower the step size, or start from a "
                 "heavier mass"
             )
         seconds = time.perf_counter() - begun

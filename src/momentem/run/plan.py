@@ -1,4 +1,4 @@
-"""What a run is asked for, where it is, what it produces, and where that goes."""
+"""The parts of a run: its plan, its place, its chunks of draws, and the sink that takes them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -15,7 +15,7 @@ __all__ = ["Chunk", "Here", "Plan", "Record", "Sink", "kept_rows", "learning_row
 
 
 class Plan(NamedTuple):
-    """What was asked for."""
+    """The settings of a run."""
 
     num_draws: int
     num_warmup: int
@@ -26,11 +26,11 @@ class Plan(NamedTuple):
     streamed: tuple[str, ...]  # parameters whose moments are kept instead
     dims: Mapping[str, Sequence[str]] | None
     coords: Mapping[str, Any] | None
-    most_draws: int  # up to which draws are doubled until R-hat and ESS are good
+    most_draws: int  # draws are doubled up to this number, until R-hat and ESS are good
 
 
 class Record(NamedTuple):
-    """What is kept of an iteration, or, with a leading axis, of many."""
+    """What is kept of one iteration or, with a leading axis, of many iterations."""
 
     parameters: dict[str, Any]  # by the user's names, chains first
     stats: dict[str, Any]
@@ -38,16 +38,16 @@ class Record(NamedTuple):
 
 
 class Here(NamedTuple):
-    """Where a run is between two chunks: all that it needs to go on."""
+    """The place of a run between two chunks: all that it needs to continue."""
 
-    iteration: int  # how many are done, warm-up included
+    iteration: int  # number of iterations done, warm-up included
     is_frozen: bool
     state: Any  # of the sampler
-    moments: Streamed | None  # of draws; none in warm-up
+    moments: Streamed | None  # of the draws; None in warm-up
 
 
 class Chunk(NamedTuple):
-    """A piece of a run: some iterations from `first` on, and what they came to."""
+    """A piece of a run: its iterations, beginning with `first`, and their results."""
 
     first: int
     iterations: int
@@ -59,15 +59,15 @@ class Chunk(NamedTuple):
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where the chunks of a run go: memory, or a log on disk."""
+    """The destination of a run's chunks: memory, or a log on disk."""
 
-    is_local: bool  # whether it takes the chains that this process holds, or all
-    num_draws: int  # per chain that it has room for: the plan's, or more
+    is_local: bool  # True: it takes the chains that this process holds; False: all chains
+    num_draws: int  # draws per chain that it has room for: the plan's, or more
     here: Here
 
     @property
     def troubles(self) -> Sequence[Troubles]:
-        """Those of warm-up, and of the draws."""
+        """Troubles of warm-up, and troubles of the draws."""
         ...
 
     def extend(self, chunk: Chunk) -> None:
@@ -75,19 +75,19 @@ class Sink(Protocol):
         ...
 
     def end_phase(self) -> None:
-        """Note that warm-up is over: its last state is what the sampler is frozen at."""
+        """Note that warm-up is over. The sampler is frozen at its last state."""
         ...
 
     def reserve(self, num_draws: int) -> None:
-        """Make room for this many draws per chain, more than there was room for."""
+        """Make room for this many draws per chain, more than before."""
         ...
 
     def trace(self) -> "xarray.DataTree":
-        """Return what has come so far."""
+        """Return the trace so far."""
         ...
 
     def close(self) -> None:
-        """Keep what has come, and let go of what is held."""
+        """Keep all chunks, and release files and locks."""
         ...
 
 
@@ -99,7 +99,7 @@ def kept_rows(plan: Plan, chunk: Chunk) -> slice:
 
 
 def learning_rows(chunk: Chunk) -> dict[str, np.ndarray]:
-    """Return what EM did in a chunk, a row per M-step."""
+    """Return what EM did in a chunk, with one row per M-step."""
     rows = dict(chunk.record.learning)
     is_m_step = rows.pop("is_m_step")
     rows["iteration"] = np.arange(chunk.first, chunk.first + chunk.iterations)

@@ -1,4 +1,4 @@
-"""A progress bar in a terminal; elsewhere, nothing."""
+"""A progress bar, shown only in a terminal."""
 
 from rich.console import Console
 from rich.progress import (
@@ -14,7 +14,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Counts iterations and divergences on a line of the terminal."""
+    """Progress bar that counts iterations and divergences on a line of the terminal."""
 
     def __init__(self, total: int, is_wanted: bool):
         console = Console(stderr=True)
@@ -27,7 +27,7 @@ class Progress:
             TextColumn("{task.fields[divergences]} divergences"),
             console=console,
             disable=not (is_wanted and console.is_terminal),
-            refresh_per_second=2,  # a refresh takes a millisecond, and chunks a quarter of a second
+            refresh_per_second=2,  # a refresh takes a millisecond, a chunk a quarter of a second
         )
         self._task = self._bar.add_task("compiling", total=total, divergences=0)
         self._divergences = 0
@@ -40,7 +40,7 @@ class Progress:
         self._bar.stop()
 
     def advance(self, count: int, label: str, divergences: int) -> None:
-        """Moves on by `count` iterations of the phase `label`."""
+        """Advance by `count` iterations of the phase `label`."""
         self._divergences += divergences
         self._bar.update(
             self._task, advance=count, description=label, divergences=self._divergences

@@ -1,4 +1,4 @@
-"""From what a run kept to an xarray DataTree in ArviZ's schema."""
+"""Conversion of what a run kept to an xarray DataTree in ArviZ's schema."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,19 +25,19 @@ def as_datatree(
     moments: Streamed | None,
     attrs: Mapping[str, Any],
 ) -> DataTree:
-    """The trace of a run.
+    """Return the trace of a run.
 
     Args:
         plan: of the run.
-        groups: by their names in ArviZ, arrays (chain, draw, …), in memory or stored.
-        learning: what EM did, a row per M-step, in pieces.
-        final: the arrays of what was learnt by the end.
+        groups: arrays (chain, draw, …), in memory or stored, by group name in ArviZ.
+        learning: what EM did, with one row per M-step, in pieces.
+        final: arrays of what was learnt by the end.
         moments: of parameters that were not kept.
-        attrs: of the root.
+        attrs: attributes of the root.
     """
     labels: dict[str, Any] = {"dims": plan.dims, "coords": plan.coords}
     datasets = {
-        name: _labelled(arrays, labels if name.endswith("posterior") else {})
+        name: _label(arrays, labels if name.endswith("posterior") else {})
         for name, arrays in groups.items()
     }
     if moments is not None:
@@ -57,7 +57,8 @@ def as_datatree(
 def attributes(
     plan: Plan, iterations: int, seconds: float, is_whole: bool, troubles: Sequence[Troubles]
 ) -> dict[str, Any]:
-    """Of the root of a trace, after so many iterations; troubles are those of warm-up and draws."""
+    """Return the attributes of a trace's root after `iterations` iterations. `troubles` has those
+    of warm-up and those of draws."""
     draws = max(0, iterations - plan.num_warmup)
     diverging = troubles[0].diverging + troubles[1].diverging
     return {
@@ -72,8 +73,8 @@ def attributes(
     }
 
 
-def _labelled(arrays: Mapping[str, Any], labels: dict[str, Any]) -> Dataset:
-    """As ArviZ labels arrays, from their shapes alone: stored arrays are not read."""
+def _label(arrays: Mapping[str, Any], labels: dict[str, Any]) -> Dataset:
+    """Label arrays as ArviZ does, from their shapes alone. Stored arrays are not read."""
     rows = {name: np.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype) for name, x in arrays.items()}
     model = dict_to_dataset(rows, check_conventions=False, **labels)
     num_draws = next(iter(arrays.values())).shape[1]
@@ -82,5 +83,5 @@ def _labelled(arrays: Mapping[str, Any], labels: dict[str, Any]) -> Dataset:
         name: (model[name].dims, LazilyIndexedArray(x) if isinstance(x, StoredArray) else x)
         for name, x in arrays.items()
     }
-    # a range takes no memory, where labels of ten million draws would take as much as a parameter
+    # a range takes no memory; an array of labels would take as much as the draws of a scalar
     return Dataset(variables, coords | {"draw": pd.RangeIndex(num_draws)}, model.attrs)

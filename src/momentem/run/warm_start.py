@@ -1,8 +1,7 @@
-"""What a run has learnt, out to other libraries and in to the next run.
+"""Transfer of what a run has learnt to other libraries and to later runs.
 
-BlackJAX's and NumPyro's `inverse_mass_matrix` is our M_I = M^-1, on the unconstrained
-scale, with parameters in the order of their names: of one axis where it is diagonal, of two where
-it is not.
+BlackJAX's and NumPyro's `inverse_mass_matrix` is our inverse mass M_I = M^-1, on the unconstrained
+scale, with parameters sorted by name. It has one axis if it is diagonal, and two axes otherwise.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["inverse_mass_matrix", "last_positions", "learnt_from"]
 
-MASSES = (LowRankMass, DenseMass, DiagonalMass)  # a dense one has the arrays of a diagonal one too
+MASSES = (LowRankMass, DenseMass, DiagonalMass)  # dense first: it has the diagonal's arrays too
 
 
 def inverse_mass_matrix(mass: Mass) -> Float[Array, "..."]:
-    """Return M_I as the array that BlackJAX and NumPyro take: D numbers, or D x D.
+    """Return the inverse mass M_I as the array that BlackJAX and NumPyro take: D numbers, or D x D.
 
     Args:
-        mass: any; a low-rank one is written out in full.
+        mass: any mass. The matrix of a low-rank mass is written out in full.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt
@@ -44,14 +43,14 @@ def inverse_mass_matrix(mass: Mass) -> Float[Array, "..."]:
 
 
 def learnt_from(trace: "xarray.DataTree", mass: Any = None) -> Learnt:
-    """Return what a run had learnt by its end, to the same bits.
+    """Return what a run had learnt by its end, bit for bit.
 
-    With it `momentem.fixed(kernel, learnt)` needs no warm-up to learn in, and
-    `momentem.monte_carlo_em(kernel, learnt, ...)` learns on.
+    `momentem.fixed(kernel, learnt)` then needs no warm-up, and
+    `momentem.monte_carlo_em(kernel, learnt, ...)` continues to learn.
 
     Args:
-        trace: what `sample` returned, of a sampler that learns.
-        mass: the class of its mass, if that is not one of momentem's.
+        trace: what `sample` returned, for a sampler that learns.
+        mass: the class of its mass, if it is your own. Default: one of momentem's masses.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt
@@ -70,7 +69,7 @@ def learnt_from(trace: "xarray.DataTree", mass: Any = None) -> Learnt:
     if "em" not in trace.children:
         raise ValueError(
             f"trace must come from a sampler that learns, got groups {sorted(trace.children)} "
-            "without `em`; with a mass held fixed, give that mass"
+            "without `em`; for a sampler with a fixed mass, use that mass"
         )
     em = trace["em"].to_dataset()
     final = {
@@ -90,7 +89,7 @@ def learnt_from(trace: "xarray.DataTree", mass: Any = None) -> Learnt:
 
 
 def _last(trace: "xarray.DataTree", group: str) -> "xarray.Dataset":
-    """Return the last draw of a group, or of the warm-up where no draws were made."""
+    """Return the last draw of a group, or the last warm-up iteration if there are no draws."""
     name = group if group in trace.children else f"warmup_{group}"
     return trace[name].to_dataset().isel(draw=-1)
 
@@ -100,7 +99,17 @@ def last_positions(trace: "xarray.DataTree", target: AnyTarget) -> Any:
 
     Args:
         trace: what `sample` returned.
-        target: what it was sampled from.
+        target: the target that was sampled.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
+        >>> sampler = mt.hmc(target, step_size=1.0, num_steps=2)
+        >>> trace = mt.sample(target, sampler)
+        >>> positions = mt.last_positions(trace, target)
+        >>> positions.shape
+        (4, 2)
+        >>> more = mt.sample(target, sampler, num_warmup=0, positions=positions)
     """
     _check_trace(trace)
     check_target(target)
@@ -109,7 +118,8 @@ def last_positions(trace: "xarray.DataTree", target: AnyTarget) -> Any:
     draws = _last(trace, "posterior")
     if missing := sorted(set(names) - set(map(str, draws.data_vars))):
         raise ValueError(
-            f"trace must be of this target, got one without its parameter {missing[0]!r}"
+            f"trace must be of this target, got one without its parameter {missing[0]!r}; give the "
+            "target that was sampled"
         )
     return jax.tree.unflatten(structure, [jnp.asarray(draws[name].values) for name in names])
 

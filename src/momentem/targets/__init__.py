@@ -1,4 +1,4 @@
-"""What is sampled."""
+"""Targets: the posteriors that samplers draw from."""
 
 from momentem.targets._dataset import dataset
 from momentem.targets._density import Target, density

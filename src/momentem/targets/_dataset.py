@@ -1,4 +1,4 @@
-"""A target made of a prior, the likelihood of one datum, and data.
+"""Targets built from a prior, the likelihood of one datum, and data.
 
 log p(theta | data) = log p(theta) + sum_i log p(datum_i | theta)
 """
@@ -17,10 +17,10 @@ from numpyro.distributions.constraints import Constraint
 from momentem.checks import check_callable, check_count, check_numbers
 from momentem.devices._mesh import check_mesh, spread_rows
 from momentem.pytrees import Static, as_partial
-from momentem.targets._density import Target, unconstrained
-from momentem.targets._minibatch import Scheme, StochasticTarget, blocks, stochastic
+from momentem.targets._density import Target, build_target
+from momentem.targets._minibatch import Scheme, StochasticTarget, blocks, build_stochastic
 from momentem.targets.parameters import Parameters, as_parameters, check_scalar
-from momentem.targets.strata import stratified
+from momentem.targets.strata import build_stratified
 from momentem.targets.streams import Stream, Window, in_window
 from momentem.types import Scalar, Vector
 
@@ -64,19 +64,20 @@ def dataset(
     batches: Scheme | None = None,
     mesh: Mesh | None = None,
 ) -> Target | StochasticTarget:
-    """A target from a prior, the likelihood of ONE datum, and data.
+    """Return the target of a prior, the likelihood of ONE datum, and data.
 
     Args:
-        log_prior: maps parameters to their log prior density: a scalar.
-        log_likelihood: maps (parameters, datum) to the log likelihood of that one datum: a scalar.
-        data: an array, or a pytree of arrays, with one shared leading axis: a datum per row. Or
-            `momentem.stream(…)`, for data larger than memory.
+        log_prior: maps parameters to their log prior density, a scalar.
+        log_likelihood: maps (parameters, datum) to the log likelihood of that one datum, a scalar.
+        data: an array, or a pytree of arrays, with one shared leading axis and one datum per row.
+            For data larger than memory, give `momentem.stream(…)`.
         initial: as for `density`.
         constraints: as for `density`.
-        batch_size: rows per minibatch, an even number; None uses all data in every gradient.
-        batches: how minibatches are drawn, `blocks()` (None) or `with_replacement()`.
-        mesh: devices to divide the rows over, from `momentem.mesh(data=…)`; a minibatch then has a
-            block of rows from each. None keeps all rows on one device.
+        batch_size: rows per minibatch, an even number. Default: every gradient uses all data.
+        batches: how minibatches are drawn, `blocks()` or `with_replacement()`. Default:
+            `blocks()`.
+        mesh: devices to divide the rows over, from `momentem.mesh(data=…)`. A minibatch then has
+            one block of rows from each device. Default: all rows are on one device.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -92,11 +93,11 @@ def dataset(
     """
     check_callable(log_prior=log_prior, log_likelihood=log_likelihood)
     if isinstance(data, Stream):
-        stored = data.opened(_check_streamed(batch_size, batches, mesh))
+        stored = data.open(_check_streamed(batch_size, batches, mesh))
         rows, num_rows, scheme = stored.rows, data.num_rows, in_window(stored)
     else:
         rows = _as_rows(data)
-        stored = jax.tree.map(jnp.asarray if mesh is None else partial(_divided, mesh), rows)
+        stored = jax.tree.map(jnp.asarray if mesh is None else partial(_divide, mesh), rows)
         num_rows, scheme = _length(rows), blocks() if batches is None else batches
     parameters = as_parameters(initial)
     datum = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
@@ -104,22 +105,24 @@ def dataset(
     check_scalar("log_likelihood(parameters, datum)", log_likelihood, parameters, datum)
     prior, likelihood = as_partial(log_prior), as_partial(log_likelihood)
     logdensity = Partial(_log_posterior, prior, likelihood, Static(num_rows), stored)
-    target = unconstrained(logdensity, parameters, constraints)
+    target = build_target(logdensity, parameters, constraints)
     if batch_size is None:
         return target
     check_count(2, batch_size=batch_size)
     if batch_size > _length(rows) or batch_size % 2:
         raise ValueError(
-            f"batch_size must be even, for its two halves, and at most the {_length(rows)} rows of "
-            f"data, got {batch_size}"
+            "batch_size must be even, because a minibatch has two halves, and at most the "
+            f"{_length(rows)} rows of data, got {batch_size}"
         )
-    flat_prior = unconstrained(prior, parameters, constraints).logdensity
+    flat_prior = build_target(prior, parameters, constraints).logdensity
     flat_likelihood = Partial(_flat_likelihood, likelihood, target.constrain)
     if mesh is not None and mesh.shape["data"] > 1:
         if scheme != blocks():
             raise ValueError("batches must be blocks() for data divided over devices; leave it out")
-        return stratified(target, flat_prior, flat_likelihood, rows, batch_size, mesh)
-    return stochastic(target, flat_prior, flat_likelihood, stored, num_rows, batch_size, scheme)
+        return build_stratified(target, flat_prior, flat_likelihood, rows, batch_size, mesh)
+    return build_stochastic(
+        target, flat_prior, flat_likelihood, stored, num_rows, batch_size, scheme
+    )
 
 
 def _check_streamed(batch_size: int | None, batches: Any, mesh: Mesh | None) -> int:
@@ -127,8 +130,8 @@ def _check_streamed(batch_size: int | None, batches: Any, mesh: Mesh | None) -> 
         raise ValueError("batch_size must be given for a stream: its rows do not fit in memory")
     if batches is not None or mesh is not None:
         raise ValueError(
-            "batches and mesh must be None for a stream: its minibatches are of its window, which "
-            "is on one device"
+            "batches and mesh must be None for a stream: its minibatches are drawn from its "
+            "window, which is on one device; leave them out"
         )
     return batch_size
 
@@ -146,8 +149,8 @@ def _log_posterior(
     stored: Any,
     parameters: Parameters,
 ) -> Scalar:
-    """Of rows of which some are there to fill up a mesh, and count nothing; or of a window, which
-    stands for all."""
+    """Return the log posterior of the rows. Rows that only pad the mesh have weight 0. The rows of
+    a window are scaled up to all rows."""
     rows = stored.rows if isinstance(stored, Window) else stored
     terms = jax.vmap(log_likelihood, in_axes=(None, 0))(parameters, rows)
     if len(terms) > num_rows.value:
@@ -159,16 +162,16 @@ def _length(rows: Any) -> int:
     return len(jax.tree.leaves(rows)[0])
 
 
-def _divided(mesh: Mesh, rows: np.ndarray) -> jax.Array:
-    """Over the axis of data, with as many rows more as make their number a multiple of it."""
+def _divide(mesh: Mesh, rows: np.ndarray) -> jax.Array:
+    """Divide rows over the mesh's axis of data, padded to a multiple of its length."""
     check_mesh(mesh)
     lacking = -len(rows) % mesh.shape["data"]
     return spread_rows(mesh, np.concatenate([rows, *[rows[:1]] * lacking]))
 
 
 def _as_rows(data: Any) -> Any:
-    """`data` as a pytree of the host's arrays with one leading axis, or an error that names the
-    leaf and the row."""
+    """Return `data` as a pytree of host arrays with one shared leading axis. Errors name the leaf
+    and the row."""
     leaves = jax.tree_util.tree_flatten_with_path(data)[0]
     if not leaves:
         raise ValueError(f"data must hold at least one array, got {data!r}")

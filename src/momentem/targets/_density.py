@@ -1,4 +1,4 @@
-"""A target: a log density over a flat, unconstrained vector, and the way back to the user's
+"""Targets: log densities over a flat, unconstrained vector, and the map back to the user's
 parameters.
 
 Constrained parameters are sampled as theta = T(u) with a bijection T from R^k, so the density of u
@@ -6,7 +6,7 @@ is
 
     log p(u) = log p(T(u)) + log |det dT/du|
 
-Everything inside the package sees u alone, as one vector; pytrees and constraints end here.
+The rest of the package works with the vector u only. Pytrees and constraints are handled here.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,16 +28,16 @@ from momentem.targets.parameters import (
 )
 from momentem.types import Scalar, Vector
 
-__all__ = ["Target", "density", "unconstrained"]
+__all__ = ["Target", "build_target", "density"]
 
 
 class Target(NamedTuple):
-    """What a sampler needs to know of a posterior."""
+    """A posterior: its log density, a start, and the maps to and from the user's parameters."""
 
     logdensity: Callable[[Vector], Scalar]  # of the unconstrained vector, Jacobian included
     initial: Vector  # the user's start, unconstrained
-    constrain: Callable[[Vector], Parameters]  # back to the user's parameters
-    unconstrain: Callable[[Parameters], Vector]  # and there again
+    constrain: Callable[[Vector], Parameters]  # unconstrained vector -> the user's parameters
+    unconstrain: Callable[[Parameters], Vector]  # the inverse of `constrain`
     unravel: Callable[[Vector], Parameters]  # the vector's entries by parameter, unconstrained
 
 
@@ -49,12 +49,12 @@ def density(
     """Return the target of a log density over any pytree of parameters.
 
     Args:
-        logdensity: maps parameters to their log density, up to a constant: a scalar.
-        initial: a pytree of numbers or arrays that gives the parameters' structure, shapes, dtype
+        logdensity: maps parameters to their log density, a scalar, up to a constant.
+        initial: a pytree of numbers or arrays. It gives the parameters' structure, shapes, dtype
             and a start.
-        constraints: for parameters that are not free on the real line, NumPyro constraints by name
-            (see `momentem.constraints`); needs `initial` to be a dict. The Jacobian is added for
-            you.
+        constraints: NumPyro constraints by parameter name, for parameters with bounds or other
+            restrictions (see `momentem.constraints`). `initial` must then be a dict. The Jacobian
+            is added for you.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -70,15 +70,15 @@ def density(
     check_callable(logdensity=logdensity)
     parameters = as_parameters(initial)
     check_scalar("logdensity(parameters)", logdensity, parameters)
-    return unconstrained(as_partial(logdensity), parameters, constraints)
+    return build_target(as_partial(logdensity), parameters, constraints)
 
 
-def unconstrained(
+def build_target(
     logdensity: Callable[[Any], Scalar],
     parameters: Parameters,
     constraints: Mapping[str, Constraint] | None,
 ) -> Target:
-    """Return the target of a log density of constrained parameters. `logdensity` is a Partial, with
+    """Return the target of a log density of constrained parameters. `logdensity` is a Partial with
     its arrays bound."""
     transforms = transforms_of(parameters, constraints)
     unconstrain = Partial(_unconstrain, transforms)
@@ -110,7 +110,7 @@ def _unconstrain(transforms: dict, parameters: Parameters) -> Vector:
 
 
 def _apply(transforms: dict, values: Parameters) -> Parameters:
-    """Return the parameters with each transform applied to the one of its name."""
+    """Return the parameters with every transform applied to the parameter of its name."""
     if not transforms:
         return values
     return values | {name: transform(values[name]) for name, transform in transforms.items()}

@@ -1,16 +1,16 @@
-"""A target whose gradient is estimated from a fresh minibatch in every step.
+"""Targets whose gradient is estimated from a fresh minibatch in every step.
 
     g~(theta) = grad log p(theta) + (N/n) sum_{i in batch} grad log p(datum_i | theta)
 
-A minibatch is two halves drawn independently of each other, with gradients ga and gb:
+A minibatch has two halves, drawn independently of each other, with gradients ga and gb:
 
     gradient  (ga + gb) / 2        unbiased
-    noise     (ga - gb) / 2        mean 0, and the covariance V of the gradient's noise exactly
+    noise     (ga - gb) / 2        mean 0, and exactly the covariance V of the gradient's noise
 
-By default a half is a block of consecutive rows of a copy that was shuffled once, wrapped around
-its end, at a uniform start: every row is in it with the same chance, and reading it costs no
-gather. Given the shuffle the halves are still independent, so that the noise estimate is right for
-that very shuffle. (docs/decisions/0005-half-blocks.md)
+By default the rows are shuffled once, and a half is a block of consecutive rows at a uniform start,
+wrapped around the end. Every row is in the block with the same probability, and reading the block
+needs no gather. Given the shuffle, the halves are still independent, so the noise estimate is
+correct for that shuffle. (docs/decisions/0005-half-blocks.md)
 """
 
 from collections.abc import Callable
@@ -42,23 +42,23 @@ __all__ = [
 
 
 class NoisyGradient(NamedTuple):
-    """A gradient from one minibatch, and what the minibatch says of its noise."""
+    """The gradient estimate of one minibatch, and samples of its noise."""
 
     gradient: Vector
-    noise: Vector  # mean 0, covariance that of the gradient's noise
-    information: Any  # mean 0, covariance (N/n) times the Fisher information; None: the noise is it
-    logdensity: Scalar  # the same minibatch's estimate of the log density
+    noise: Vector  # mean 0, with the covariance of the gradient's noise
+    information: Any  # mean 0, covariance (N/n) x Fisher information; None: use `noise`
+    logdensity: Scalar  # estimate of the log density from the same minibatch
 
 
 class StochasticTarget(NamedTuple):
-    """What a stochastic kernel needs to know of a posterior: a Target, and its gradient in part."""
+    """A posterior for stochastic kernels: the fields of a Target, and gradients of minibatches."""
 
-    logdensity: Callable[[Vector], Scalar]  # of all data, or estimated from a window of them
+    logdensity: Callable[[Vector], Scalar]  # from all data, or estimated from a window
     initial: Vector
     constrain: Callable[[Vector], Parameters]
     unconstrain: Callable[[Parameters], Vector]
     unravel: Callable[[Vector], Parameters]
-    batches: Callable[..., Any]  # (key, Static number) -> so many minibatches, along a leading axis
+    batches: Callable[..., Any]  # (key, Static number) -> minibatches along a leading axis
     noisy_gradient: Callable[..., NoisyGradient]  # (minibatch, position) -> estimate
     prior_curvature: Callable[[Vector], Vector]  # diagonal of -hess log prior
     information_scale: Any  # n/N
@@ -68,76 +68,108 @@ AnyTarget = Target | StochasticTarget
 
 
 def check_target(target: Any) -> None:
-    """Refuse what is no target."""
+    """Refuse anything but a target."""
     check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
 
 
 def check_stochastic_target(target: Any) -> None:
-    """Refuse what is no minibatch target."""
-    remedy = "build it by momentem.dataset(…, batch_size=…)"
+    """Refuse anything but a minibatch target."""
+    remedy = "build it with momentem.dataset(…, batch_size=…)"
     check_instance(StochasticTarget, remedy, target=target)
 
 
-EXACT_DIMENSION, NUM_PROBES = 256, 64  # of the prior's curvature: a Hessian, or random probes
+EXACT_DIMENSION, NUM_PROBES = 256, 64  # for the prior's curvature: a Hessian, or random probes
 
 
 def one_gradient(target: StochasticTarget, key: PRNGKey, position: Vector) -> NoisyGradient:
-    """The estimate of one fresh minibatch."""
+    """Return the gradient estimate of one fresh minibatch."""
     batch = jax.tree.map(lambda leaf: leaf[0], target.batches(key, Static(1)))
     return target.noisy_gradient(batch, position)
 
 
 class Scheme(NamedTuple):
-    """How the rows of half a minibatch are drawn from N rows and read."""
+    """Scheme that draws the rows of half a minibatch from N rows, and reads them."""
 
     prepare: Callable[..., Any]  # (rows, half size) -> rows as stored
-    draw: Callable[..., Any]  # (key, shape, N, half size) -> where halves are
-    read: Callable[..., Any]  # (stored rows, where, half size) -> the half's rows
+    draw: Callable[..., Any]  # (key, shape, N, half size) -> places of the halves
+    read: Callable[..., Any]  # (stored rows, place, half size) -> the half's rows
 
 
 def blocks() -> Scheme:
-    """Halves are consecutive rows of a shuffled copy: without replacement within a half."""
+    """Return the scheme that draws blocks of consecutive rows from a shuffled copy of the data.
+
+    Rows within half a minibatch are drawn without replacement. It is the default of `dataset`.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.dataset(
+        ...     log_prior=lambda mu: -0.5 * mu**2,
+        ...     log_likelihood=lambda mu, x: -0.5 * (x - mu) ** 2,
+        ...     data=jnp.arange(100.0),
+        ...     initial=0.0,
+        ...     batch_size=10,
+        ...     batches=mt.blocks(),
+        ... )
+    """
     return Scheme(_shuffle_and_wrap, draw_starts, read_block)
 
 
 def with_replacement() -> Scheme:
-    """Halves are rows drawn one by one, with replacement: the textbook's, and ten times slower."""
-    return Scheme(_as_they_are, _draw_indices, _read_rows)
+    """Return the scheme that draws every row of a minibatch independently, with replacement.
+
+    It is the textbook scheme, and ten times slower than `blocks`.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.dataset(
+        ...     log_prior=lambda mu: -0.5 * mu**2,
+        ...     log_likelihood=lambda mu, x: -0.5 * (x - mu) ** 2,
+        ...     data=jnp.arange(100.0),
+        ...     initial=0.0,
+        ...     batch_size=10,
+        ...     batches=mt.with_replacement(),
+        ... )
+    """
+    return Scheme(_keep_rows, _draw_indices, _read_rows)
 
 
 def _shuffle_and_wrap(rows: Any, half: int) -> Any:
     order = np.random.default_rng(0).permutation(len(jax.tree.leaves(rows)[0]))
     wrapped = np.concatenate([order, order[:half]])
 
-    def shuffled(leaf: Array) -> np.ndarray:
+    def shuffle(leaf: Array) -> np.ndarray:
         out = empty_rows(len(wrapped), leaf)
-        return np.take(np.asarray(leaf), wrapped, axis=0, out=out, mode="clip")  # else it buffers
+        # other modes would use a buffer
+        return np.take(np.asarray(leaf), wrapped, axis=0, out=out, mode="clip")
 
-    return on_device(jax.tree.map(shuffled, rows))
+    return on_device(jax.tree.map(shuffle, rows))
 
 
 def draw_starts(
     key: PRNGKey, shape: tuple[int, ...], num_rows: int, half: int
 ) -> Int[Array, "..."]:
-    """Uniform below num_rows."""
+    """Draw the first rows of blocks, uniformly below `num_rows`."""
     del half
-    return below(jax.random.bits(key, (2, *shape), jnp.uint32), num_rows, 2**32 % num_rows)
+    return reduce_words(jax.random.bits(key, (2, *shape), jnp.uint32), num_rows, 2**32 % num_rows)
 
 
-def below(words: Array, size: Any, wrap: Any) -> Int[Array, "..."]:
-    """Uniform below `size` from two words each, where `wrap` is 2^32 mod `size`: the arithmetic of
-    `jax.random.randint`, which draws from three keys what this draws from one: that is a fifth of
-    the time of a step."""
+def reduce_words(words: Array, size: Any, wrap: Any) -> Int[Array, "..."]:
+    """Map pairs of random words to integers that are uniform below `size`; `wrap` is 2^32 mod
+    `size`.
+
+    The arithmetic is that of `jax.random.randint`, which splits its key into three. The words here
+    come from one key, which saves a fifth of the time of a step.
+    """
     high, low = words
     return ((high % size * wrap + low % size) % size).astype(int)
 
 
 def read_block(rows: Any, start: Array, half: int) -> Any:
-    """So many consecutive rows."""
+    """Return `half` consecutive rows, beginning at `start`."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, half), rows)
 
 
-def _as_they_are(rows: Any, half: int) -> Any:
+def _keep_rows(rows: Any, half: int) -> Any:
     del half
     return rows
 
@@ -153,7 +185,7 @@ def _read_rows(rows: Any, indices: Array, half: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[indices], rows)
 
 
-def stochastic(
+def build_stochastic(
     target: Target,
     log_prior: Callable[[Vector], Scalar],
     log_likelihood: Callable[[Vector, Any], Scalar],
@@ -162,8 +194,8 @@ def stochastic(
     batch_size: int,
     scheme: Scheme,
 ) -> StochasticTarget:
-    """The minibatch form of a target whose prior and likelihood are given over flat vectors
-    (Partials)."""
+    """Return the minibatch form of a target. Its prior and likelihood are Partials of flat
+    vectors."""
     half = batch_size // 2
     stored = scheme.prepare(rows, half)
     sizes = Static(num_rows), Static(half)
@@ -181,7 +213,7 @@ def stochastic(
 def draw_halves(
     draw: Callable, num_rows: Static, half: Static, key: PRNGKey, number: Static
 ) -> Any:
-    """So many minibatches, along a leading axis, each as where its two halves are."""
+    """Draw `number` minibatches along a leading axis, each as the places of its two halves."""
     return draw(key, (number.value, 2), num_rows.value, half.value)
 
 
@@ -201,19 +233,19 @@ def _noisy_gradient(
 
     halves = jax.vmap(jax.value_and_grad(scaled_log_likelihood), in_axes=(None, 0))
     values, gradients = halves(position, jax.vmap(lambda b: read(rows, b, half.value))(batch))
-    return with_prior(log_prior, position, of_halves(values, gradients))
+    return add_prior(log_prior, position, combine_halves(values, gradients))
 
 
-def with_prior(log_prior: Callable, position: Vector, likelihood: NoisyGradient) -> NoisyGradient:
-    """The estimate of a posterior from that of its likelihood."""
+def add_prior(log_prior: Callable, position: Vector, likelihood: NoisyGradient) -> NoisyGradient:
+    """Return the estimate for a posterior from the estimate for its likelihood."""
     prior, prior_gradient = jax.value_and_grad(log_prior)(position)
     return likelihood._replace(
         gradient=prior_gradient + likelihood.gradient, logdensity=prior + likelihood.logdensity
     )
 
 
-def of_halves(values: Float[Array, " 2"], gradients: Float[Array, "2 dim"]) -> NoisyGradient:
-    """The estimate of a minibatch from the log densities and gradients of its halves."""
+def combine_halves(values: Float[Array, " 2"], gradients: Float[Array, "2 dim"]) -> NoisyGradient:
+    """Return the estimate of a minibatch from the log densities and gradients of its halves."""
     difference = (gradients[0] - gradients[1]) / 2
     return NoisyGradient(
         gradient=(gradients[0] + gradients[1]) / 2,
@@ -226,9 +258,10 @@ def of_halves(values: Float[Array, " 2"], gradients: Float[Array, "2 dim"]) -> N
 def curvature_diagonal(log_prior: Callable, position: Vector) -> Vector:
     """Return the diagonal of -hess log prior.
 
-    It is exact up to EXACT_DIMENSION dimensions. Above, it is Hutchinson's estimate, the mean of
-    z * (H z) over NUM_PROBES vectors z of random signs: exact where parameters are independent a
-    priori, and else with the standard error sqrt(sum_{j != i} H_ij^2 / NUM_PROBES) in entry i.
+    It is exact up to EXACT_DIMENSION dimensions. Above, it is Hutchinson's estimate: the mean of
+    z * (H z) over NUM_PROBES vectors z of random signs. The estimate is exact where parameters are
+    independent a priori. Otherwise, entry i has the standard error
+    sqrt(sum_{j != i} H_ij^2 / NUM_PROBES).
     """
     if len(position) <= EXACT_DIMENSION:
         return -jnp.diagonal(jax.hessian(log_prior)(position))

@@ -1,5 +1,5 @@
-"""Where chains start: overdispersed around the user's initial position, and only where the density
-is finite."""
+"""Starts of chains: overdispersed around the user's initial position, where the density is
+finite."""
 
 from functools import partial
 from typing import Any
@@ -17,22 +17,24 @@ from momentem.xla.compile import program
 
 __all__ = ["given_starts", "starts"]
 
-NUM_ATTEMPTS = 20  # the noise halves with each, so the last are at `initial` in all but name
+NUM_ATTEMPTS = 20  # each halves the noise, so the last attempts are practically at `initial`
 
 
 def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> Vectors:
-    """A start per chain: `initial` plus uniform noise, drawn again closer by where it is not
-    usable.
+    """Draw a start per chain: `initial` plus uniform noise.
+
+    Where the density or the score is not finite, the start is drawn again with half the noise.
 
     Args:
         key: a typed JAX key.
-        target: what is sampled.
-        num_chains: how many starts.
-        spread: half-width of the noise on the unconstrained scale; 0 starts every chain at
+        target: the target to sample.
+        num_chains: number of starts.
+        spread: half-width of the noise on the unconstrained scale. With 0, every chain starts at
             `initial`.
 
     Raises:
-        ValueError: if `initial` and all places tried near it have no finite density and gradient.
+        ValueError: if the density or its gradient is not finite at `initial` and at all places
+            tried near it.
 
     Examples:
         >>> import jax, momentem as mt
@@ -42,17 +44,17 @@ def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> V
     """
     check_count(1, num_chains=num_chains)
     check_between(0.0, np.inf, spread=spread)
-    positions, is_usable = _found(key, target, float(spread), num_chains=int(num_chains))
+    positions, is_usable = _find_starts(key, target, float(spread), num_chains=int(num_chains))
     if not np.asarray(is_usable).all():
         check_start(target, target.initial)
     return positions
 
 
 @partial(program, static_argnames="num_chains")
-def _found(
+def _find_starts(
     key: PRNGKey, target: AnyTarget, spread: Any, *, num_chains: int
 ) -> tuple[Vectors, Bool[Array, " chains"]]:
-    """Positions, and which of them are usable; those that are not are `initial`."""
+    """Return positions, and whether each is usable. Positions that are not usable are `initial`."""
     keys = jax.random.split(key, NUM_ATTEMPTS)
     initial = jnp.broadcast_to(target.initial, (num_chains, len(target.initial)))
 
@@ -79,21 +81,24 @@ def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:
 
 @jax.jit
 def value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Vector]:
-    """The log density and its gradient, with the target's data as arguments of the program."""
+    """Return the log density and its gradient. The target's data are arguments of the program."""
     return jax.value_and_grad(target.logdensity)(position)
 
 
 def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
-    """The user's own starts, constrained and with a leading axis of chains, each checked. What is
-    a function of the parameters need not be given."""
-    like = _sampled(target, jax.eval_shape(target.constrain, target.initial))
-    positions = _sampled(target, positions)
+    """Check the user's own starts, and return them as unconstrained vectors.
+
+    The starts are constrained parameters with a leading axis of chains. Quantities that the model
+    computes from the parameters may be left out.
+    """
+    like = _drop_computed(target, jax.eval_shape(target.constrain, target.initial))
+    positions = _drop_computed(target, positions)
     expected = jax.tree.map(lambda leaf: (num_chains, *leaf.shape), like)
     found = jax.tree.map(np.shape, positions)
     if found != expected:
         raise ValueError(
-            f"positions must be like initial with a leading axis of {num_chains} chains, shapes "
-            f"{expected}, got {found}"
+            f"positions must be like initial with a leading axis of {num_chains} chains, with "
+            f"shapes {expected}, got {found}"
         )
     arrays = jax.tree.map(lambda leaf, model: jnp.asarray(leaf, model.dtype), positions, like)
     vectors = jax.vmap(target.unconstrain)(arrays)
@@ -104,19 +109,20 @@ def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
     return vectors
 
 
-def _sampled(target: AnyTarget, parameters: Any) -> Any:
-    """The parameters themselves, without what a model computes from them, if they go by names."""
+def _drop_computed(target: AnyTarget, parameters: Any) -> Any:
+    """Return named parameters without the quantities that a model computes from them."""
     names = jax.eval_shape(target.unravel, target.initial)
     if not (isinstance(names, dict) and isinstance(parameters, dict)):
         return parameters
-    # strangers stay, so that a name that is misspelt is not taken for what is computed
+    # unknown names stay, so that a misspelt one is not taken for a computed quantity
     computed = jax.eval_shape(target.constrain, target.initial).keys() - names.keys()
     return {name: value for name, value in parameters.items() if name not in computed}
 
 
 def _check_support(target: AnyTarget, chain: int, given: Any, vector: Vector) -> None:
-    """Refuses parameters that do not come back from the unconstrained scale: out of support."""
-    back = jax.tree.leaves(_sampled(target, target.constrain(vector)))
+    """Refuse parameters outside their support: they change when they are unconstrained and
+    constrained again."""
+    back = jax.tree.leaves(_drop_computed(target, target.constrain(vector)))
     tolerance = 1e-3 if vector.dtype == jnp.float32 else 1e-6
     for name, a, b in zip(parameter_names(given), jax.tree.leaves(given), back, strict=True):
         if not np.allclose(a, b, rtol=tolerance, atol=tolerance):
@@ -126,12 +132,12 @@ def _check_support(target: AnyTarget, chain: int, given: Any, vector: Vector) ->
 
 
 def check_start(target: AnyTarget, position: Vector) -> None:
-    """Refuses a position where the density or its gradient is not finite, naming the parameter and
-    its value."""
+    """Refuse a position where the density or its gradient is not finite. The error names the
+    parameter and its value."""
     value, gradient = value_and_gradient(target, position)
     if np.isfinite(value) and np.isfinite(gradient).all():
         return
-    parameters = _sampled(target, target.constrain(position))
+    parameters = _drop_computed(target, target.constrain(position))
     gradients = target.unravel(gradient)
     listed = zip(
         parameter_names(parameters),
@@ -140,8 +146,8 @@ def check_start(target: AnyTarget, position: Vector) -> None:
         strict=True,
     )
     rows = [(name, value, slope, bool(np.isfinite(slope).all())) for name, value, slope in listed]
-    # a density that is -inf everywhere nearby has a finite gradient (0): then any parameter may be
-    # to blame
+    # a density that is -inf everywhere nearby has a finite gradient, 0: any parameter may be the
+    # cause
     blamed = [row for row in rows if not row[3]] or rows
     shown = "; ".join(
         f"{name} = {theta} (gradient {slope})" for name, theta, slope, _ in blamed[:5]
@@ -150,5 +156,5 @@ def check_start(target: AnyTarget, position: Vector) -> None:
     raise ValueError(
         f"a start must have a finite log density and gradient, got log density {value} at "
         f"{shown}{more}; "
-        "give another `initial`, or a constraint if a parameter left its support"
+        "give another `initial`, or a constraint if a parameter is outside its support"
     )

@@ -1,12 +1,11 @@
-"""Control variates: the gradient at a reference theta_0, known from all data, carries most of the
-estimate.
+"""Control variates: the exact gradient at a reference theta_0 makes up most of the estimate.
 
     g(theta) = g~(theta) - g~(theta_0) + grad L(theta_0),      both g~ from the same minibatch
 
-Unbiased for any theta_0; its noise is that of the difference, so it vanishes as theta nears
-theta_0. The noise samples follow by the same subtraction; the information samples stay the plain
-ones, so that the mass is learnt as before. theta_0 stays where it is put, or is the running mean of
-the draws, which EM moves in its M-steps at the price of one gradient on all data each.
+The estimate is unbiased for any theta_0. Its noise is that of the difference, so it vanishes as
+theta approaches theta_0. The noise samples use the same subtraction. The information samples do
+not, so the mass is learnt as without control variates. theta_0 is fixed, or it is the running mean
+of the draws. EM then moves it in its M-steps, at the cost of one gradient of all data each.
 """
 
 from typing import Any, NamedTuple
@@ -26,8 +25,8 @@ __all__ = ["Anchor", "anchor_at", "control_variate", "mode"]
 
 
 class Anchor(NamedTuple):
-    """theta_0, with the log density and its gradient there. A class of its own, so that it can be
-    found in a kernel and replaced by the one that EM has learnt."""
+    """The reference theta_0, with the log density and its gradient there. It has its own class, so
+    that it can be found in a kernel and replaced by the reference that EM has learnt."""
 
     position: Any
     value: Any
@@ -36,13 +35,29 @@ class Anchor(NamedTuple):
 
 
 def control_variate(target: StochasticTarget, reference: Any = None) -> StochasticTarget:
-    """The same posterior with control variates around `reference`. Each gradient costs two.
+    """Return a target with the same posterior, and with control variates around `reference`.
+
+    Each gradient costs as much as two.
 
     Args:
         target: a minibatch target.
-        reference: parameters near the bulk of the posterior, as a pytree like `initial`: its mode,
-            which `mode` finds, or the mean of an earlier run. None starts at `initial` and follows
-            the running mean of the draws, in samplers that tune themselves.
+        reference: parameters near the bulk of the posterior, as a pytree like `initial`. Use the
+            mode, which `mode` finds, or the mean of an earlier run. Default: the reference starts
+            at `initial`, and in samplers that tune themselves it follows the running mean of the
+            draws.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> target = mt.dataset(
+        ...     log_prior=lambda mu: -0.5 * mu**2,
+        ...     log_likelihood=lambda mu, x: -0.5 * (x - mu) ** 2,
+        ...     data=jnp.arange(100.0),
+        ...     initial=0.0,
+        ...     batch_size=10,
+        ... )
+        >>> controlled = mt.control_variate(target, reference=mt.mode(target))
+        >>> print(f"{controlled.initial[0]:.2f}")
+        49.01
     """
     check_stochastic_target(target)
     check_whole(target)
@@ -54,7 +69,7 @@ def control_variate(target: StochasticTarget, reference: Any = None) -> Stochast
 
 
 def anchor_at(target: Any, position: Vector) -> dict[str, Any]:
-    """Return the arrays of an anchor at `position`, from all data."""
+    """Return the arrays of an anchor at `position`, computed from all data."""
     value, gradient = value_and_gradient(target, position)
     return {"position": position, "value": value, "gradient": gradient}
 
@@ -67,7 +82,7 @@ def _controlled_gradient(
         gradient=here.gradient - there.gradient + anchor.gradient,
         noise=here.noise - there.noise,
         information=here.noise if here.information is None else here.information,
-        # the constant that was taken from the gradient is the slope of a plane in the log density
+        # a constant added to the gradient adds a linear function to the log density
         logdensity=here.logdensity
         - there.logdensity
         + anchor.value
@@ -76,15 +91,25 @@ def _controlled_gradient(
 
 
 def mode(target: Any) -> Any:
-    """The parameters at the mode of the unconstrained density, by BFGS from `initial` on all data.
+    """Return the parameters at the mode of the unconstrained density.
+
+    BFGS finds it from `initial`, with all data.
 
     Args:
         target: any target of moderate dimension.
+
+    Examples:
+        >>> import momentem as mt
+        >>> target = mt.density(lambda x: -((x - 3.0) ** 2), initial=0.0)
+        >>> print(f"{mt.mode(target):.2f}")
+        3.00
     """
     check_whole(target)
     position = _mode(target, target.initial)
     if not bool(jnp.isfinite(target.logdensity(position))):
-        raise ValueError("the mode was not found from `initial`: give the reference yourself")
+        raise ValueError(
+            "the mode was not found from `initial`; give another `initial`, or the reference itself"
+        )
     return target.constrain(position)
 
 

@@ -1,4 +1,4 @@
-"""The user's parameters: their names, shapes and dtypes, and the constraints they are under."""
+"""The user's parameters: their names, shapes, dtypes and constraints."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ Parameters = PyTree[Array]
 
 
 def parameter_names(parameters: Any) -> list[str]:
-    """Return a name per leaf: its path joined by dots; a bare array is called "position"."""
+    """Return a name per leaf: its path joined by dots, or "position" for a bare array."""
     paths = jax.tree_util.tree_flatten_with_path(parameters)[0]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
     return [name if name else "position" for name in names]
@@ -36,7 +36,7 @@ def parameter_forms(target: Any) -> dict[str, Any]:
 
 
 def check_scalar(name: str, function: Callable, parameters: Parameters, *rest: Any) -> None:
-    """Refuse a user's function that does not return one number of the parameters' dtype."""
+    """Refuse a user's function that does not return one scalar of the parameters' dtype."""
     result = jax.eval_shape(function, parameters, *rest)
     shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
     expected = jax.tree.leaves(parameters)[0].dtype
@@ -51,8 +51,8 @@ def check_scalar(name: str, function: Callable, parameters: Parameters, *rest: A
 
 
 def as_parameters(initial: Any) -> Parameters:
-    """Return `initial` as a pytree of floating-point arrays of one dtype, or refuse it and name the
-    parameter that is wrong."""
+    """Return `initial` as a pytree of floating-point arrays of one dtype. Errors name the
+    parameter."""
     leaves, structure = jax.tree.flatten(initial)
     if not leaves:
         raise ValueError(f"initial must hold at least one number, got {initial!r}")
@@ -60,8 +60,8 @@ def as_parameters(initial: Any) -> Parameters:
     for name in names:
         if name in {"chain", "draw"} or names.count(name) > 1 or "/" in name:
             raise ValueError(
-                f"initial has a parameter named {name!r}: names must be unique, without '/', and "
-                "other than 'chain' and 'draw'; rename it"
+                f"initial has a parameter named {name!r}: names must be unique, contain no '/', "
+                "and differ from 'chain' and 'draw'; rename it"
             )
     arrays = []
     for name, leaf in zip(names, leaves, strict=True):
@@ -92,17 +92,18 @@ def as_parameters(initial: Any) -> Parameters:
 def transforms_of(
     parameters: Parameters, constraints: Mapping[str, Constraint] | None
 ) -> dict[str, Any]:
-    """Return the bijection of every constrained parameter, by name."""
+    """Return the bijection of every constrained parameter by name."""
     if not constraints:
         return {}
     if not isinstance(parameters, dict):
         raise TypeError(
-            f"constraints go by name, so initial must be a dict, got {type(parameters).__name__}"
+            "constraints are given by parameter name, so initial must be a dict, got "
+            f"{type(parameters).__name__}"
         )
     for name, constraint in constraints.items():
         if name not in parameters:
             raise ValueError(
-                f"constraints name {name!r}, which initial lacks; it has {sorted(parameters)}"
+                f"constraints must name parameters of initial, {sorted(parameters)}, got {name!r}"
             )
         if not isinstance(constraint, Constraint):
             raise TypeError(

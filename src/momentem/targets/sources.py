@@ -1,7 +1,7 @@
-"""Where rows come from when they do not fit in memory: blocks, each read when it is wanted.
+"""Sources of rows that do not fit in memory. Rows come in blocks, which are read on demand.
 
-In every epoch a source gives each of its rows once, in blocks whose order is another in every
-epoch where the storage allows it. Nothing is read before `Block.read`, so that skipping is free.
+In every epoch a source gives each of its rows once. The order of its blocks changes from epoch to
+epoch where the storage allows it. Only `Block.read` reads rows, so skipping a block is free.
 """
 
 import math
@@ -18,14 +18,14 @@ from momentem.checks import check_callable, check_count
 
 __all__ = ["Block", "Source", "from_arrays", "from_blocks", "from_parquet"]
 
-PAGE_BYTES = 2**18  # what a disk reads in one go
-LEAST_PAGES = 1000  # of a source, so that a window mixes many places
+PAGE_BYTES = 2**18  # read from a disk at once
+LEAST_PAGES = 1000  # of a source, so that a window mixes rows from many places
 
 
 class Block(NamedTuple):
     """Consecutive rows of a source."""
 
-    first: int  # the number of its first row
+    first: int  # index of its first row
     num_rows: int
     read: Callable[[], Any]  # -> rows, as a pytree of arrays
 
@@ -38,12 +38,12 @@ class Source(NamedTuple):
 
 
 def from_arrays(arrays: Any, page_rows: int | None = None, seed: int = 0) -> Source:
-    """Rows of arrays that are read by slices: `numpy.memmap`, Zarr, HDF5.
+    """Return a source of rows from arrays that are read in slices: `numpy.memmap`, Zarr, HDF5.
 
     Args:
-        arrays: one, or a pytree of them, with one shared leading axis: a datum per row.
-        page_rows: consecutive rows read at once; None is 256 kB of them, or a thousandth of all.
-            Where neighbouring rows are alike, fewer are better: see docs/streams.md.
+        arrays: an array, or a pytree of arrays, with one shared leading axis and one datum per row.
+        page_rows: consecutive rows to read at once. Default: the smaller of 256 kB and a thousandth
+            of all rows. Fewer are better where neighbouring rows are similar: see docs/streams.md.
         seed: of the order of pages.
 
     Examples:
@@ -83,7 +83,7 @@ def _slice(arrays: Any, first: int, end: int) -> Any:
 
 
 def _rows(leaf: Any, first: int, end: int) -> np.ndarray:
-    """A slice; of a mapped file by one read, because a fault for every 4 kB is slower."""
+    """Return a slice. A mapped file is read at once, because a page fault per 4 kB is slower."""
     is_whole_file = isinstance(leaf, np.memmap) and isinstance(leaf.base, mmap.mmap)
     if not is_whole_file or leaf.filename is None or not leaf.flags.c_contiguous:
         return np.asarray(leaf[first:end])
@@ -96,13 +96,24 @@ def _rows(leaf: Any, first: int, end: int) -> np.ndarray:
 def from_parquet(
     path: str | Path | Sequence[str | Path], columns: Sequence[str], seed: int = 0
 ) -> Source:
-    """Rows of Parquet files, a row group at a time: {column: array}. Needs pyarrow, which the extra
-    `storage` installs.
+    """Return a source of rows from Parquet files, as {column: array}.
+
+    It reads one row group at a time. It needs pyarrow, which the extra `storage` installs.
 
     Args:
         path: a file, a folder of `*.parquet` files, or a list of files.
-        columns: names of the columns to read: numbers, or lists of equally many numbers.
+        columns: names of the columns to read. They hold numbers, or lists of numbers that all have
+            the same length.
         seed: of the order of row groups.
+
+    Examples:
+        >>> import tempfile, momentem as mt, pyarrow, pyarrow.parquet
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> table = pyarrow.table({"x": [0.5, 1.5, 2.5], "y": [0, 1, 1]})
+        >>> pyarrow.parquet.write_table(table, f"{folder.name}/0.parquet")
+        >>> mt.sources.from_parquet(folder.name, columns=["x", "y"]).num_rows
+        3
+        >>> folder.cleanup()
     """
     import pyarrow.parquet as pq
 
@@ -113,7 +124,10 @@ def from_parquet(
     for file in files:
         metadata = pq.read_metadata(file)
         if missing := [name for name in columns if name not in pq.read_schema(file).names]:
-            raise ValueError(f"columns names {missing[0]!r}, which {file.name} does not have")
+            raise ValueError(
+                f"columns must be columns of {file.name}, got {missing[0]!r}, which it does not "
+                "have"
+            )
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
             groups.append((file, group, num_rows, rows))
@@ -157,27 +171,36 @@ def _column(column: Any) -> np.ndarray:
 
 
 def from_blocks(blocks: Callable[[int], Iterable[Any]], num_rows: int) -> Source:
-    """Rows of any iterable of blocks, in the order in which they come.
+    """Return a source of rows from any iterable of blocks, in their given order.
 
     Args:
         blocks: maps an epoch to an iterable of pytrees of arrays, which have `num_rows` rows in
-            all. The order is yours: shuffle it by the epoch if you can.
+            total. The order is not changed: shuffle it by the epoch if you can.
         num_rows: rows of an epoch.
+
+    Examples:
+        >>> import numpy as np, momentem as mt
+        >>> def blocks(epoch):
+        ...     for i in np.random.default_rng(epoch).permutation(10):
+        ...         yield np.full(100, float(i))
+        >>> source = mt.sources.from_blocks(blocks, num_rows=1000)
+        >>> sum(block.num_rows for block in source.blocks(0))
+        1000
     """
     check_callable(blocks=blocks)
     check_count(1, num_rows=num_rows)
-    return Source(num_rows, partial(_given, blocks, num_rows))
+    return Source(num_rows, partial(_as_blocks, blocks, num_rows))
 
 
-def _given(blocks: Callable, num_rows: int, epoch: int) -> Iterator[Block]:
+def _as_blocks(blocks: Callable, num_rows: int, epoch: int) -> Iterator[Block]:
     first = 0
     for rows in blocks(epoch):
         length = len(jax.tree.leaves(rows)[0])
-        yield Block(first, length, partial(_same, rows))
+        yield Block(first, length, partial(_as_arrays, rows))
         first += length
     if first != num_rows:
         raise ValueError(f"blocks must give num_rows = {num_rows} rows in an epoch, gave {first}")
 
 
-def _same(rows: Any) -> Any:
+def _as_arrays(rows: Any) -> Any:
     return jax.tree.map(np.asarray, rows)

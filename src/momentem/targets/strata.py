@@ -1,13 +1,13 @@
-"""Minibatches of data that are divided over devices: a block of rows from every device.
+"""Minibatches of data that are divided over devices: one block of rows from every device.
 
-Rows are shuffled once and dealt into K strata, one per device along the mesh's axis of data. Half a
-minibatch is a block of n/2K rows from each stratum, at a start of its own:
+Rows are shuffled once and divided into K strata, one per device along the mesh's axis of data. Half
+a minibatch is a block of n/2K rows from each stratum. Each block has its own start:
 
     g~(theta) = grad log p(theta) + sum_k N_k/(n/2K) sum_{i in block k} grad log p(datum_i | theta)
 
-Every row is in its block with the same chance, so the gradient is unbiased; the halves are drawn
-independently of each other, so their half difference has the covariance of its noise, as without
-strata. No row leaves its device: the only thing sent is the sum over k.
+All rows of a stratum are in its block with the same probability, so the gradient is unbiased. The
+halves are drawn independently of each other, so half their difference has the covariance of the
+gradient's noise, as without strata. No row leaves its device: only the sum over k is communicated.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ from momentem.targets._density import Target
 from momentem.targets._minibatch import (
     NoisyGradient,
     StochasticTarget,
-    below,
+    add_prior,
+    combine_halves,
     curvature_diagonal,
-    of_halves,
     read_block,
-    with_prior,
+    reduce_words,
 )
 from momentem.types import PRNGKey, Scalar, Vector
 
-__all__ = ["stratified"]
+__all__ = ["build_stratified"]
 
 
-def stratified(
+def build_stratified(
     target: Target,
     log_prior: Callable[[Vector], Scalar],
     log_likelihood: Callable[[Vector, Any], Scalar],
@@ -45,17 +45,19 @@ def stratified(
     batch_size: int,
     mesh: Mesh,
 ) -> StochasticTarget:
-    """The minibatch form of a target whose rows, arrays of the host, are divided over a mesh."""
+    """Return the minibatch form of a target. Its rows are host arrays, to be divided over a
+    mesh."""
     num_rows, number = len(jax.tree.leaves(rows)[0]), mesh.shape["data"]
     if batch_size % (2 * number) or batch_size // 2 > num_rows:
         raise ValueError(
-            f"batch_size must be a multiple of {2 * number}, two halves of a block from each of "
-            f"the {number} devices along the mesh's axis of data, got {batch_size}"
+            f"batch_size must be a multiple of {2 * number}, because each half of a minibatch has "
+            f"a block from each of the {number} devices along the mesh's axis of data, got "
+            f"{batch_size}"
         )
     size = batch_size // (2 * number)
     order = np.random.default_rng(0).permutation(num_rows)
     counts = _counts(num_rows, number)
-    # wrapped around its own end, each stratum is as long as the longest with a block after it
+    # every stratum is wrapped around its end, to the length of the longest one plus a block
     wrapped = np.stack(
         [np.resize(part, counts[0] + size) for part in np.array_split(order, number)]
     )
@@ -71,18 +73,18 @@ def stratified(
 
 
 def _counts(num_rows: int, number: int) -> np.ndarray:
-    """Rows in each stratum, as `np.array_split` deals them."""
+    """Return the number of rows in each stratum, as in `np.array_split`."""
     return np.array([num_rows // number + (k < num_rows % number) for k in range(number)])
 
 
 def _draw_starts(
     num_rows: Static, number: Static, key: PRNGKey, how_many: Static
 ) -> Int[Array, "minibatches 2 strata"]:
-    """Of so many minibatches, where the block of each half begins in each stratum."""
+    """Draw the first row of every block: for each minibatch, half and stratum."""
     counts = _counts(num_rows.value, number.value)
     shape = (how_many.value, 2, number.value)
     size, wrap = (np.broadcast_to(n.astype(np.uint32), shape) for n in (counts, 2**32 % counts))
-    return below(jax.random.bits(key, (2, *shape), jnp.uint32), size, wrap)
+    return reduce_words(jax.random.bits(key, (2, *shape), jnp.uint32), size, wrap)
 
 
 def _noisy_gradient(
@@ -105,4 +107,4 @@ def _noisy_gradient(
         return jnp.sum(scales * jnp.sum(each(position, jax.vmap(read)(rows, starts)), axis=1))
 
     halves = jax.vmap(jax.value_and_grad(scaled_log_likelihood), in_axes=(None, 0))
-    return with_prior(log_prior, position, of_halves(*halves(position, batch)))
+    return add_prior(log_prior, position, combine_halves(*halves(position, batch)))

@@ -1,11 +1,11 @@
-"""Data larger than memory: a window of rows on the device, and the next one read meanwhile.
+"""Data larger than memory: one window of rows is on the device while the next one is read.
 
     N rows on disk  -- blocks, in random order -->  window of W rows  -- minibatches -->  gradients
 
-Minibatches are drawn from the window, which is held for so many iterations and then replaced whole.
-Window w of a stream is always the same rows in the same order, and it serves the iterations from
-w hold to (w + 1) hold - 1: where a run is in its data follows from where it is, so a resumed run
-sees what it would have seen. (docs/streams.md has the effect on the gradient noise.)
+Minibatches are drawn from the window. It is held for `hold` iterations and then replaced as a
+whole. Window w of a stream always has the same rows in the same order, and it serves the iterations
+from w hold to (w + 1) hold - 1. The iteration therefore determines the rows, and a resumed run uses
+the same rows as an uninterrupted one. (docs/streams.md has the effect on the gradient noise.)
 """
 
 import time
@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 class Cursor:
-    """A place in the rows of all epochs, one after the other."""
+    """Position in the sequence of the rows of all epochs."""
 
     def __init__(self, source: Source, row: int) -> None:
         epoch, skipped = divmod(row, source.num_rows)
@@ -56,7 +56,7 @@ class Cursor:
             pass
 
     def take(self, number: int) -> Iterator[Piece]:
-        """The next so many rows; nothing is read."""
+        """Yield the pieces that make up the next `number` rows. Nothing is read."""
         while number:
             block, begin, end = self._piece
             if begin == end:
@@ -75,12 +75,12 @@ def _blocks(source: Source, epoch: int) -> Iterator[Block]:
 
 
 class Stream:
-    """Windows of a source, one after the other. Make it with `momentem.stream`.
+    """Consecutive windows of a source. Make it with `momentem.stream`.
 
     Attributes:
-        num_rows: of the source.
+        num_rows: rows of the source.
         window_rows: rows of a window.
-        stalled: seconds for which a sampler waited for a window, so far.
+        stalled: seconds that samplers have waited for windows so far.
     """
 
     def __init__(self, source: Source, window_rows: int, hold: int | None, seed: int) -> None:
@@ -91,13 +91,13 @@ class Stream:
         self._now: tuple[int, Any] | None = None  # number and rows of the window in use
         self._next: tuple[int, Future] | None = None
 
-    def opened(self, batch_size: int) -> "Window":
-        """The first window, for minibatches of so many rows."""
+    def open(self, batch_size: int) -> "Window":
+        """Return the first window, for minibatches of `batch_size` rows."""
         hold = max(1, self.window_rows // (40 * batch_size)) if self._hold is None else self._hold
         return Window(self.rows(0), self, hold)
 
     def rows(self, index: int) -> Any:
-        """The rows of window `index`; the next is then being read."""
+        """Return the rows of window `index`, and start to read the next window."""
         if self._now is None or self._now[0] != index:
             if self._next is None or self._next[0] != index:
                 self._next = index, self._reader.submit(self._read, index)
@@ -115,7 +115,7 @@ class Stream:
         places = np.random.default_rng((self._seed, index)).permutation(size)
         window, filled = None, 0
         for piece in self._cursor.take(size):
-            rows, number = _checked(piece), piece.end - piece.begin
+            rows, number = _read_piece(piece), piece.end - piece.begin
             if window is None:
                 window = jax.tree.map(lambda leaf: empty_rows(size, leaf), rows)
             jax.tree.map(partial(_put, places[filled : filled + number]), window, rows)
@@ -126,14 +126,14 @@ class Stream:
 def _put(places: np.ndarray, window: np.ndarray, rows: np.ndarray) -> None:
     if rows.shape[1:] != window.shape[1:] or rows.dtype != window.dtype:
         raise ValueError(
-            f"all blocks must have rows of one form, got {rows.dtype}{rows.shape[1:]} after "
-            f"{window.dtype}{window.shape[1:]}"
+            "all blocks must have rows of one dtype and shape, got "
+            f"{rows.dtype}{rows.shape[1:]} after {window.dtype}{window.shape[1:]}"
         )
     window[places] = rows
 
 
-def _checked(piece: Piece) -> Any:
-    """The rows of a piece, or an error that names the leaf and the row."""
+def _read_piece(piece: Piece) -> Any:
+    """Read and check the rows of a piece. Errors name the leaf and the row."""
     rows = jax.tree.map(lambda leaf: leaf[piece.begin : piece.end], piece.block.read())
     for path, leaf in jax.tree_util.tree_flatten_with_path(rows)[0]:
         name = f"data{jax.tree_util.keystr(path)}"
@@ -143,13 +143,13 @@ def _checked(piece: Piece) -> Any:
 
 @register_pytree_node_class
 class Window:
-    """Rows in use, the iteration that they are used in, and where they are from: a node of its own,
-    so that they can be found and replaced in whatever holds them.
+    """The rows in use, their stream, and the iteration. It is a pytree node of its own class, so
+    that it can be found and replaced in any sampler or target.
 
     Args:
         rows: any tree of arrays.
-        stream: has `rows(index)`, the rows of window `index`, which serves the iterations from
-            index hold to (index + 1) hold - 1.
+        stream: its method `rows(index)` returns the rows of window `index`, which serves the
+            iterations from index hold to (index + 1) hold - 1.
         hold: iterations for which a window is used.
         time: iterations since this window came into use.
     """
@@ -158,11 +158,11 @@ class Window:
         self.rows, self.stream, self.hold, self.time = rows, stream, hold, time
 
     def left(self, iteration: int) -> int:
-        """Return the number of iterations from `iteration` on for which its window serves."""
+        """Return how many iterations, starting with `iteration`, its window still serves."""
         return self.hold - iteration % self.hold
 
     def at(self, iteration: Any) -> "Window":
-        """Return the same rows at another iteration that they serve."""
+        """Return a window with the same rows at another iteration that they serve."""
         return Window(self.rows, self.stream, self.hold, iteration % self.hold)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, int]]:
@@ -179,14 +179,16 @@ class Window:
 def stream(
     source: Source, window_rows: int = 2**20, hold: int | None = None, seed: int = 0
 ) -> Stream:
-    """Data for `dataset(…, data=stream(…), batch_size=…)` that are read from `source` in windows,
-    by a thread of their own, while the sampler works.
+    """Return data for `dataset(…, data=stream(…), batch_size=…)` that do not fit in memory.
+
+    A thread reads them from `source` in windows while the sampler runs.
 
     Args:
         source: one of `momentem.sources`.
-        window_rows: rows in memory at a time; two windows are, the one in use and the next.
-        hold: iterations for which a window is used; None is W / (40 batch size), so that with 10
-            gradients per iteration a chain uses a quarter as many rows as it has.
+        window_rows: rows of a window. Two windows are in memory: the one in use and the next.
+        hold: iterations for which a window is used. Default: W / (40 batch size) for a window of W
+            rows. With 10 gradients per iteration, a chain then uses a quarter as many rows as the
+            window has.
         seed: of the order of rows in a window.
 
     Examples:
@@ -215,8 +217,8 @@ def stream(
 
 
 def in_window(window: Window) -> Scheme:
-    """Halves are consecutive rows of the window, whose rows are in random order: no row of the
-    source is more likely than another."""
+    """Return the scheme whose halves are consecutive rows of the window. The window's rows are in
+    random order, so all rows of the source are equally likely."""
     draw = Partial(_draw_in_window, Static(window.stream.window_rows))
     return Scheme(lambda rows, half: rows, draw, _read_in_window)
 
@@ -233,16 +235,16 @@ def _read_in_window(window: Window, start: Array, half: int) -> Any:
 
 
 def check_whole(target: Any) -> None:
-    """Refuses a target of which only a window is in memory."""
+    """Refuse a target that has only a window of its data in memory."""
     if find_node(Window, target) is not None:
         raise ValueError(
-            "target must have all its data in memory for this, and has a stream; find a reference "
-            "on a part of the data"
+            "target must have all its data in memory for this, got a stream; find a reference "
+            "from a part of the data"
         )
 
 
 def turn_window(tree: Any, window: Window | None, iteration: int) -> Any:
-    """Return a sampler or target with the rows that serve `iteration` in place of those it has."""
+    """Return the sampler or target with its window's rows replaced by those of `iteration`."""
     if window is None:
         return tree
     rows = window.stream.rows(iteration // window.hold)
@@ -250,6 +252,6 @@ def turn_window(tree: Any, window: Window | None, iteration: int) -> Any:
 
 
 def set_clock(tree: Any, iteration: Any) -> Any:
-    """Return a sampler whose window, if it has one, knows the iteration."""
+    """Return the sampler with its window, if it has one, set to the iteration."""
     window = find_node(Window, tree)
     return tree if window is None else replace_node(tree, window.at(iteration))

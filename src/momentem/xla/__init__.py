@@ -1,1 +1,1 @@
-"""Work-arounds for what XLA does not do well yet. Each can be deleted when XLA learns."""
+"""Work-arounds for weaknesses of XLA. Each can be deleted when XLA improves."""

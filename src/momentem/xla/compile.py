@@ -1,10 +1,11 @@
-"""Compiled programs that are soon ready.
+"""Programs that compile quickly.
 
-On a CPU, half of what XLA takes to compile a sampler goes into its newer emitters of fused loops,
-whose loops are no faster here than the older ones'. Programs that are made once a run are compiled
-without them, and at the second of LLVM's three levels: the third may take minutes over a random
-number that is compared outside a loop and used inside it. Runs on minibatches, which are long and
-whose loops are slower that way, are compiled as usual (docs/decisions/0013-compilation.md).
+On a CPU, half of the time to compile a sampler goes into XLA's newer emitters of fused loops, whose
+loops are no faster here than those of the older emitters. Programs that are compiled once a run are
+therefore compiled without them, and at the second of LLVM's three optimisation levels. The third
+level may take minutes for a random number that is compared outside a loop and used inside it. Runs
+with minibatches are long, and their loops are slower with these settings, so they are compiled as
+usual (docs/decisions/0013-compilation.md).
 """
 
 import os
@@ -21,12 +22,13 @@ SOON: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optim
 
 
 class program:
-    """`jax.jit`, compiled in half the time where XLA knows how. It cannot be called under another.
+    """Variant of `jax.jit` that compiles in half the time, where XLA supports it.
 
-    Whoever names one of the settings in XLA_FLAGS has it as usual.
+    It cannot be called inside another jit. It compiles as usual if XLA_FLAGS names one of its
+    settings.
 
     Args:
-        function: what is compiled.
+        function: the function to compile.
         **options: of `jax.jit`.
     """
 
@@ -35,20 +37,20 @@ class program:
         self.soon = jax.jit(function, compiler_options=SOON, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `function`."""
+        """Call the compiled `function`."""
         is_plain = jax.config.read("jax_disable_most_optimizations")
         is_usual = is_plain or not _is_known(jax.default_backend())
         return (self.usual if is_usual else self.soon)(*args, **kwargs)
 
     def num_compiled(self) -> int:
-        """How many programs there are by now."""
+        """Return the number of programs compiled so far."""
         both: Any = (self.usual, self.soon)
         return sum(each._cache_size() for each in both)
 
 
 @cache
 def _is_known(backend: str) -> bool:
-    """Whether XLA takes the settings, which come and go with its versions."""
+    """Return whether XLA accepts the settings, which depend on its version."""
     flags = os.environ.get("XLA_FLAGS", "")
     if backend != "cpu" or any(name in flags for name in SOON):
         return False

@@ -1,8 +1,8 @@
-"""Host memory for many rows, of a kind that JAX uses as it lies.
+"""Host memory for many rows that JAX uses without a copy.
 
-An array that is aligned to a cache line is not copied by `jax.device_put` on a CPU. And NumPy asks
-for huge pages, which JAX's own allocator does not: rows at random places in gigabytes are then
-found without a walk through page tables.
+On a CPU, `jax.device_put` does not copy an array that is aligned to a cache line. NumPy also
+requests huge pages, and JAX's allocator does not. With huge pages, access to random rows in
+gigabytes of memory needs no walk through page tables.
 """
 
 import math
@@ -17,7 +17,7 @@ ALIGNMENT = 64  # bytes
 
 
 def empty_rows(num_rows: int, like: Any) -> np.ndarray:
-    """An array of so many rows like those of `like`, of any content."""
+    """Return an uninitialised array of `num_rows` rows with the shape and dtype of `like`'s."""
     shape, dtype = (num_rows, *like.shape[1:]), np.dtype(like.dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -26,5 +26,5 @@ def empty_rows(num_rows: int, like: Any) -> np.ndarray:
 
 
 def on_device(rows: Any) -> Any:
-    """A pytree of host arrays that nobody writes to any more, as JAX arrays."""
+    """Return a pytree of host arrays as JAX arrays. The host arrays must not change afterwards."""
     return jax.tree.map(jax.device_put, rows)

@@ -1,10 +1,9 @@
-"""JAX's own random numbers, bit for bit, drawn in one pass.
+"""JAX's random numbers, bit for bit, drawn in one pass.
 
-On a CPU, JAX computes its hash, threefry2x32, as a loop of five small array programs. Starting
-these is most of what a short sampler step costs: of D = 2 and one chain, some 400 of 570 program
-launches. Written out as a straight line, the rounds fuse with whatever uses the bits. It is the
-same hash of the same counters, so a seed gives the same draws either way.
-(docs/decisions/0008-keys.md)
+On a CPU, JAX computes its hash, threefry2x32, as a loop of five small array programs. Launching
+these is most of the cost of a short sampler step: about 400 of 570 launches for D = 2 and one
+chain. Written out without a loop, the rounds fuse with the code that uses the bits. The hash and
+the counters are the same, so a seed gives the same draws either way. (docs/decisions/0008-keys.md)
 """
 
 import math
@@ -24,7 +23,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def key(seed: Any) -> PRNGKey:
-    """The key of `jax.random.key(seed)`, whose draws cost less inside small compiled loops.
+    """Return the key of `jax.random.key(seed)`, with draws that cost less in small compiled loops.
 
     Args:
         seed: a whole number.
@@ -39,12 +38,12 @@ def key(seed: Any) -> PRNGKey:
 
 
 def standard(key: PRNGKey) -> PRNGKey:
-    """The same key as JAX's own type, for the few functions that know no other."""
+    """Return the same key with JAX's own type, for functions that accept no other."""
     return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 
 
 def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011)."""
+    """Return the Threefry-2x32 hash with 20 rounds (Salmon et al. 2011)."""
     schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
     a, b = high + schedule[0], low + schedule[1]
     for i in range(5):
@@ -56,10 +55,12 @@ def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     return a, b
 
 
-def _hashed(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Two words for each element of `shape`: the hash of its 64-bit place, as JAX counts."""
+def _hash_indices(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return two words for each element of `shape`: the hash of its 64-bit index, as in JAX."""
     if math.prod(shape) > 2**32:
-        raise ValueError(f"at most 2^32 random numbers can be drawn at once, got shape {shape}")
+        raise ValueError(
+            f"shape must have at most 2^32 elements, got {shape}; draw them in several parts"
+        )
     low = jax.lax.iota(np.uint32, math.prod(shape)).reshape(shape)
     return _threefry(key, jnp.zeros_like(low), low)
 
@@ -69,22 +70,22 @@ def _seed(seed: Array) -> Array:
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return _once(jnp.stack(_hashed(key, shape), axis=-1))
+    return _store(jnp.stack(_hash_indices(key, shape), axis=-1))
 
 
 def _fold_in(key: Array, data: Any) -> Array:
     words = _threefry(key, jnp.zeros_like(data, np.uint32), data.astype(np.uint32))
-    return _once(jnp.stack(words))
+    return _store(jnp.stack(words))
 
 
-def _once(key: Array) -> Array:
-    """The key as a result to be stored: else its hash is compiled again into all that uses it, a
-    tenth of the default sampler's compilation."""
+def _store(key: Array) -> Array:
+    """Store the key as a result. Otherwise its hash is compiled again into all code that uses it,
+    which takes a tenth of the default sampler's compilation."""
     return jax.lax.optimization_barrier(key)
 
 
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
-    high, low = _hashed(key, shape)
+    high, low = _hash_indices(key, shape)
     if width == 64:
         return (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
     return (high ^ low).astype(f"uint{width}")

@@ -1,9 +1,10 @@
-"""Standard normals by the million.
+"""Large numbers of standard normals.
 
-z = sqrt(2) erfinv(x), x uniform on (-1, 1), with erfinv by Giles's polynomials in w = -log(1 - x^2)
-("Approximating the erfinv function", 2012), as `jax.random.normal` has it, but for the logarithm:
-log((1 - x) (1 + x)), whose loop XLA vectorises, where it does not that of log1p. They are drawn in
-rows, because a loop over one axis that is shared out among processors is not vectorised at all.
+z = sqrt(2) erfinv(x) with x uniform on (-1, 1). erfinv is computed by Giles's polynomials in
+w = -log(1 - x^2) ("Approximating the erfinv function", 2012), as in `jax.random.normal`. The
+difference is the logarithm: it is computed as log((1 - x) (1 + x)), because XLA vectorises its
+loop, and does not vectorise that of log1p. Normals are drawn in rows, because XLA does not
+vectorise a loop over a single axis that is divided among processors.
 """
 
 import math
@@ -33,10 +34,10 @@ ROW = 512
 
 
 def normal(key: PRNGKey, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Standard normals; those of other types than float32 are JAX's own.
+    """Draw standard normals. Other types than float32 are drawn by JAX.
 
     Args:
-        key: used once.
+        key: a PRNG key, to be used once.
         shape: of the result.
         dtype: of the result.
 

@@ -1,13 +1,13 @@
-"""Values that are computed once, and changes that are seldom due: loops that XLA keeps as they are.
+"""Values that are computed once, and updates that are rarely due, both as loops that XLA keeps.
 
-XLA merges loops: a loop's values are computed again in each that uses them, for each element that
-it uses, and random bits, which are whole numbers, count as cheap. On a CPU it drops
-`optimization_barrier` before it merges. It keeps a loop that it cannot prove to be idle, and what a
-loop carries has a place in memory.
+XLA fuses loops: it computes the values of a loop again in every loop that uses them, for every
+element used. Random bits are integers, which it counts as cheap. On a CPU it drops
+`optimization_barrier` before fusion. But it keeps a loop that it cannot prove to be idle, and the
+carry of a loop is stored in memory.
 
-`lax.cond` copies every array that it might have changed, on every iteration, and mapped over a
-batch it always computes both branches. A loop's carry is changed in place, and mapped over, its
-body runs only when it is due somewhere.
+`lax.cond` copies every array that it might change in every iteration, and under `vmap` it always
+computes both branches. The carry of a loop is changed in place, and under `vmap` its body runs only
+when it is due for some element of the batch.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ __all__ = ["compute_once", "run_if_due"]
 
 
 def compute_once(values: Any) -> Any:
-    """Return `values` unchanged, computed once. The first leaf must be floating-point.
+    """Return `values` unchanged, computed once.
 
     Args:
-        values: a tree of arrays. The first leaf is not copied.
+        values: a tree of arrays. The first leaf must be floating-point. It is not copied.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -35,24 +35,31 @@ def compute_once(values: Any) -> Any:
     first = jax.tree.leaves(values)[0].reshape(-1)[0]
 
     def idle(carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        # runs once, and only where there are NaN already
+        # runs only if the first number is NaN, and then once
         return jnp.zeros_like(carry[0]), jax.tree.map(lambda leaf: leaf + leaf, carry[1])
 
     return jax.lax.while_loop(lambda carry: carry[0], idle, (jnp.isnan(first), values))[1]
 
 
 def run_if_due(is_due: Any, change: Callable[[PRNGKey, Any], Any], key: PRNGKey, state: Any) -> Any:
-    """Return `change(key, state)` if it is due, else the state as it is.
+    """Return `change(key, state)` if it is due, and the state unchanged otherwise.
 
     Args:
         is_due: a boolean.
-        change: from a state to one of the same shapes.
-        key: that the change may use.
+        change: (key, state) -> a state with the same shapes.
+        key: a PRNG key for the change.
         state: any tree of arrays.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> def double(key, state):
+        ...     return 2 * state
+        >>> print(run_if_due(jnp.array(True), double, jax.random.key(0), jnp.arange(3.0)))
+        [0. 2. 4.]
     """
 
     def once(carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        # JAX's check of keys cannot see that the loop ends here: a clone may be used again
+        # JAX's check of key reuse cannot see that the loop ends here, and a clone may be reused
         return jnp.zeros_like(carry[0]), change(jax.random.clone(key), carry[1])
 
     return jax.lax.while_loop(lambda carry: carry[0], once, (is_due, state))[1]

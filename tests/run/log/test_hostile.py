@@ -61,7 +61,7 @@ def test_what_comes_before_a_bad_segment_is_read(good, tmp_path):
     shutil.copytree(good, folder)
     bad = segments(folder)[-2]
     bad.write_bytes(bad.read_bytes()[:-7])
-    with pytest.warns(mt.SamplingWarning, match=f"{bad.name} .* is not whole.*before it is given"):
+    with pytest.warns(mt.SamplingWarning, match=f"{bad.name} .* is not whole.*it is returned"):
         trace = mt.load(folder)
     assert trace["posterior"].sizes["draw"] == 20
     assert trace.attrs["is_interrupted"]

@@ -1,1 +1,1 @@
-"""A run on disk."""
+"""The run log: a run on disk, from which it can be read and resumed."""

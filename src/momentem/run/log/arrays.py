@@ -1,4 +1,4 @@
-"""Arrays that stay on the disk until they are asked for."""
+"""Arrays that stay on the disk until they are used."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from xarray.core import indexing
 
 from momentem.run.log.segment import Segment
 
-__all__ = ["StoredArray", "side_by_side"]
+__all__ = ["StoredArray", "join_chains"]
 
 
 class StoredArray(BackendArray):
@@ -35,12 +35,13 @@ class StoredArray(BackendArray):
         pieces = [np.empty((self.shape[0], 0, *self.shape[2:]), self.dtype)[others]]
         begin = 0
         for segment, rows in self._pieces:
-            passed = -(-max(0, begin - upwards.start) // upwards.step)  # in segments before this
+            # number of wanted draws in the segments before this one
+            passed = -(-max(0, begin - upwards.start) // upwards.step)
             first = upwards.start + passed * upwards.step - begin
             last = min(upwards.stop - begin, rows)
             if first < last:
                 array = segment.read(self._name)[first : last : upwards.step].swapaxes(0, 1)
-                pieces.append(np.array(array[others]))  # a view would hold the whole segment
+                pieces.append(np.array(array[others]))  # a view would keep the whole array alive
             begin += rows
         axis = 1 if isinstance(chains, slice) else 0
         found = np.concatenate(pieces, axis)
@@ -61,6 +62,6 @@ class _SideBySide(StoredArray):
         return np.concatenate(found)[chains]
 
 
-def side_by_side(parts: list[StoredArray]) -> StoredArray:
-    """One array with the chains of all."""
+def join_chains(parts: list[StoredArray]) -> StoredArray:
+    """Return one array with the chains of all parts."""
     return parts[0] if len(parts) == 1 else _SideBySide(parts)

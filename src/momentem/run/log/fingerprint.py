@@ -1,11 +1,11 @@
-"""What a run was made from, as hashes: it can only be continued with the same.
+"""Hashes of a run's model, data and sampler. A run can only be resumed with the same ones.
 
     model      the program of the log density, without the numbers bound to it
-    data       those numbers: the target's arrays, and arrays that the density merely refers to
-    sampler    the program of a step and the sampler's numbers
+    data       those numbers: the target's arrays, and arrays that the density refers to
+    sampler    the program of a step, and the sampler's numbers
 
-A program is JAX's own text of it, so a function may be renamed or moved, but not changed. Of data
-that are divided over processes, each hashes what it holds.
+A program is hashed as JAX's text of it, so a function may be renamed or moved, but not changed. If
+data are divided over processes, each process hashes its own part.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ __all__ = ["fingerprints"]
 
 
 def fingerprints(target: AnyTarget, sampler: Sampler, key: PRNGKey, state: Any) -> dict[str, str]:
-    """SHA-256 of the model, the data and the sampler."""
+    """Return the SHA-256 of the model, of the data and of the sampler."""
     model, constants = _program(target.logdensity, target.initial)
     step, step_constants = _program(sampler.step, key, state)
-    seen: dict[int, bytes] = {}  # a sampler holds its target's arrays many times over
+    seen: dict[int, bytes] = {}  # a sampler holds its target's arrays several times
     return {
         "model": _digest([model.encode()]),
         "data": _digest(_hashes([*jax.tree.leaves(target), *constants], seen)),
@@ -62,14 +62,14 @@ def _hash(leaf: Any) -> bytes:
 
 
 def _program(function: Callable, *arguments: Any) -> tuple[str, list[Any]]:
-    """The text of a function's program, and its constants."""
+    """Return the text of a function's program, and its constants."""
     closed = jax.make_jaxpr(function)(*arguments)
-    text = re.sub(r"0x[0-9a-f]+", "", str(closed))  # addresses are another's in every process
+    text = re.sub(r"0x[0-9a-f]+", "", str(closed))  # addresses differ between processes
     return text, list(_constants(closed))
 
 
 def _constants(value: Any) -> Iterator[Any]:
-    """Of a program and of those inside it."""
+    """Yield the constants of a program and of the programs inside it."""
     if isinstance(value, ClosedJaxpr):
         yield from value.consts
         value = value.jaxpr

@@ -1,16 +1,16 @@
-"""The folder of a run log: whose it is, and what it must have been made with.
+"""The folder of a run log: its files, its lock, and the environment that is recorded in it.
 
-    manifest.json                      what was asked for, from what it was made, and by which
-                                       versions; never changed
+    manifest.json                      settings, hashes of model, data and sampler, and versions; it
+                                       is never changed
     00000000-<sha256>.safetensors      the first state of the sampler, and no draws
     00000001-<sha256>.safetensors      draws, statistics, learning, and the state after them
     …
 
-Where there are several processes, each has a log of its own in a folder process-<i>, with the
-chains that it holds, and all publish at the same iterations.
+If there are several processes, each has its own log in a folder process-<i>, with the chains that
+it holds. All processes publish at the same iterations.
 
-The newest whole segment is the truth: there is no counter that could disagree with it.
-(docs/decisions/0009-run-log.md)
+The newest whole segment defines the state of the run. There is no counter that could disagree with
+it. (docs/decisions/0009-run-log.md)
 """
 
 import os
@@ -33,12 +33,12 @@ PART = "process-"
 
 
 def part_of(folder: Path) -> Path:
-    """Return the folder of this process's own log: the whole one, if there is no other process."""
+    """Return the folder of this process's log: `folder` itself if there is one process only."""
     return folder if jax.process_count() == 1 else folder / f"{PART}{jax.process_index()}"
 
 
 def forget_unbegun(folder: Path) -> None:
-    """Clear the log of a run that ended before its first iteration, if that is what is there."""
+    """Delete the log of a run that ended before its first iteration. Leave any other log alone."""
     if not folder.is_dir() or len(segments := list_segments(folder)) > 1:
         return
     descriptor = lock(folder)
@@ -48,7 +48,8 @@ def forget_unbegun(folder: Path) -> None:
 
 
 def layout(mesh: Mesh | None) -> dict[str, Any]:
-    """Return what bits depend on besides model, data and sampler."""
+    """Return the environment: all that the bits of draws depend on besides model, data and
+    sampler."""
     grid = {} if mesh is None else {"mesh": dict(mesh.shape), "processes": jax.process_count()}
     return {
         "momentem": __version__,
@@ -63,7 +64,7 @@ def layout(mesh: Mesh | None) -> dict[str, Any]:
 
 
 def claim(folder: Path) -> int:
-    """Make the folder, refuse one that is in use, and lock it."""
+    """Create the folder and lock it. Refuse a folder that is not empty."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         entries = list(folder.iterdir())
@@ -72,13 +73,13 @@ def claim(folder: Path) -> int:
     if entries:
         raise FileExistsError(
             f"out must be a new or empty folder, got {folder}, which holds {entries[0].name!r}: "
-            "go on with momentem.resume, or choose another folder"
+            "resume it with momentem.resume, or choose another folder"
         )
     return lock(folder)
 
 
 def lock(folder: Path) -> int:
-    """Keep other processes from writing to the log. The lock ends with the process."""
+    """Lock the folder, so that no other process writes to it. The lock ends with the process."""
     if os.name != "posix":
         return os.open(os.devnull, os.O_RDONLY)
     import fcntl
@@ -89,6 +90,6 @@ def lock(folder: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise BlockingIOError(
-            f"{folder} is being written to by another run; wait for it to end, or stop it"
+            f"{folder} is being written to by another run; wait for that run to end, or stop it"
         ) from None
     return descriptor

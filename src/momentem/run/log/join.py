@@ -1,7 +1,7 @@
-"""The logs of a run's processes, put together: their chains side by side.
+"""The logs of a run's processes, joined along the axis of chains.
 
-Every process has published the same iterations, or is a segment ahead of those that were killed:
-what all of them have is the run.
+All processes have published the same iterations, except that a process may be one segment ahead of
+another that was killed. The run consists of the segments that all of them have.
 """
 
 from itertools import pairwise
@@ -14,7 +14,7 @@ from xarray import DataTree
 
 from momentem.run.batch_means import Streamed
 from momentem.run.health import Trouble, Troubles
-from momentem.run.log.arrays import StoredArray, side_by_side
+from momentem.run.log.arrays import StoredArray, join_chains
 from momentem.run.log.folder import MANIFEST, PART
 from momentem.run.log.read import Run, groups_of, learning_of, open_run, troubles_of
 from momentem.run.log.segment import Segment
@@ -23,9 +23,9 @@ from momentem.run.trace import as_datatree, attributes
 
 __all__ = [
     "first_chain",
-    "joined_groups",
-    "joined_moments",
-    "joined_troubles",
+    "join_groups",
+    "join_moments",
+    "join_troubles",
     "num_chains",
     "open_parts",
     "stored_trace",
@@ -33,14 +33,15 @@ __all__ = [
 
 
 def open_parts(folder: Path) -> tuple[list[Run], list[str]]:
-    """The log in a folder, or those of its processes by their chains, and what is amiss."""
+    """Open the log in a folder, or the logs of its processes in the order of their chains. Return
+    them with descriptions of what is damaged or missing."""
     paths = sorted(folder.glob(f"{PART}*/{MANIFEST}"))
     if (folder / MANIFEST).is_file() or not paths:
         runs = [open_run(folder)]
     else:
-        runs = _by_chains([open_run(path.parent) for path in paths])
+        runs = _sort_by_chains([open_run(path.parent) for path in paths])
     faults = [run.fault for run in runs if run.fault is not None]
-    amiss = [f"{fault}; what comes before it is given" for fault in faults]
+    amiss = [f"{fault}; what comes before it is returned" for fault in faults]
     total, present = num_chains(runs[0]), sum(run.plan.num_chains for run in runs)
     if present < total:
         amiss.append(
@@ -52,29 +53,30 @@ def open_parts(folder: Path) -> tuple[list[Run], list[str]]:
 
 
 def num_chains(run: Run) -> int:
-    """Of all processes."""
+    """Return the number of chains of all processes."""
     return _place(run)[2]
 
 
 def first_chain(run: Run) -> int:
-    """Of this process."""
+    """Return the index of the first chain of this process."""
     return _place(run)[0]
 
 
 def _place(run: Run) -> tuple[int, int, int]:
-    """The first chain in a log, the one after its last, and how many there are in all."""
+    """Return the first chain in a log, the one after its last, and the total number of chains."""
     num_chains = run.plan.num_chains
     place: Any = run.manifest.get("chains", [0, num_chains, num_chains])
     is_right = isinstance(place, list) and len(place) == 3 and all(type(n) is int for n in place)
     if not is_right or not 0 <= place[0] < place[1] <= place[2]:
-        raise ValueError(f"{run.folder} must tell which chains it has, got {place!r:.80}")
+        raise ValueError(f"{run.folder} must say which chains it has, got {place!r:.80}")
     if place[1] - place[0] != num_chains:
-        raise ValueError(f"{run.folder} must have {place[1] - place[0]} chains, has {num_chains}")
+        raise ValueError(f"{run.folder} must have {place[1] - place[0]} chains, got {num_chains}")
     return place[0], place[1], place[2]
 
 
-def _by_chains(runs: list[Run]) -> list[Run]:
-    """In the order of their chains, each once: processes that divide data hold the same chains."""
+def _sort_by_chains(runs: list[Run]) -> list[Run]:
+    """Sort runs by their chains, and drop duplicates: processes that divide data hold the same
+    chains."""
     found: dict[int, Run] = {}
     for run in runs:
         found.setdefault(first_chain(run), run)
@@ -82,38 +84,41 @@ def _by_chains(runs: list[Run]) -> list[Run]:
     for one, other in pairwise(ordered):
         if _place(one)[1] > _place(other)[0] or _kind(one) != _kind(other):
             raise ValueError(
-                f"{one.folder} and {other.folder} are not of one run; keep the folders of one run "
-                "together, and others apart"
+                f"{one.folder} and {other.folder} must be of the same run, and are not; keep the "
+                "folders of different runs apart"
             )
     return ordered
 
 
 def _kind(run: Run) -> list[Any]:
-    """What the logs of one run have in common."""
+    """Return what the logs of one run have in common."""
     plan = run.plan._replace(num_chains=num_chains(run))
     return [plan, *(run.manifest.get(name) for name in ("model", "forms", "mesh", "processes"))]
 
 
 def stored_trace(runs: list[Run], is_cut: bool) -> DataTree:
-    """Return the trace of a run's logs. `is_cut`: more segments followed, which were not whole."""
+    """Return the trace of a run's logs. `is_cut` says that a damaged segment cut it short."""
     segments = runs[0].segments
     plan = runs[0].plan._replace(num_chains=sum(run.plan.num_chains for run in runs))
     learning, final = learning_of(segments)
     last = segments[-1].about if segments else {"num_draws": plan.num_draws, "seconds": 0.0}
     done = last["first"] + last["iterations"] if segments else 0
     is_whole = not is_cut and done >= plan.num_warmup + last["num_draws"]
-    attrs = attributes(plan, done, last["seconds"], is_whole, joined_troubles(runs))
-    return as_datatree(plan, joined_groups(runs), learning, final, joined_moments(runs), attrs)
+    attrs = attributes(plan, done, last["seconds"], is_whole, join_troubles(runs))
+    return as_datatree(plan, join_groups(runs), learning, final, join_moments(runs), attrs)
 
 
-def joined_groups(runs: list[Run]) -> dict[str, dict[str, StoredArray]]:
-    """The arrays of a run by their names in ArviZ, none of them read."""
+def join_groups(runs: list[Run]) -> dict[str, dict[str, StoredArray]]:
+    """Return the arrays of a run by group and name in ArviZ. None of them is read."""
     first, *others = (groups_of(run.segments) for run in runs)
     if any(_forms(other) != _forms(first) for other in others):
-        raise ValueError(f"the logs in {runs[0].folder.parent} do not have the same statistics")
+        raise ValueError(
+            f"the logs in {runs[0].folder.parent} must have the same statistics, and do not; keep "
+            "the folders of different runs apart"
+        )
     return {
         group: {
-            name: side_by_side([array, *(other[group][name] for other in others)])
+            name: join_chains([array, *(other[group][name] for other in others)])
             for name, array in arrays.items()
         }
         for group, arrays in first.items()
@@ -128,8 +133,8 @@ def _forms(groups: dict[str, dict[str, StoredArray]]) -> dict[str, Any]:
     }
 
 
-def joined_moments(runs: list[Run]) -> Streamed | None:
-    """The moments at the end of a run, of all its chains; none in warm-up."""
+def join_moments(runs: list[Run]) -> Streamed | None:
+    """Return the moments of all chains at the end of a run, or None in warm-up."""
     found = [restore_moments(run.plan, run.segments[-1]) for run in runs if run.segments]
     parts = [moments for moments in found if moments is not None]
     if len(parts) < 2:
@@ -138,10 +143,10 @@ def joined_moments(runs: list[Run]) -> Streamed | None:
     return Streamed(parts[0].num_draws, *by_kind)
 
 
-def joined_troubles(runs: list[Run]) -> tuple[Troubles, Troubles]:
-    """Of warm-up and of the draws."""
+def join_troubles(runs: list[Run]) -> tuple[Troubles, Troubles]:
+    """Return the troubles of warm-up and those of the draws."""
     warmup, draws = zip(*(_troubles(run.segments, first_chain(run)) for run in runs), strict=True)
-    return _earliest(warmup), _earliest(draws)
+    return _add_processes(warmup), _add_processes(draws)
 
 
 def _troubles(segments: list[Segment], first_chain: int) -> tuple[Troubles, Troubles]:
@@ -156,8 +161,8 @@ def _troubles(segments: list[Segment], first_chain: int) -> tuple[Troubles, Trou
     return warmup, draws
 
 
-def _earliest(parts: tuple[Troubles, ...]) -> Troubles:
-    """Of all processes, each kind with its first place by iteration."""
+def _add_processes(parts: tuple[Troubles, ...]) -> Troubles:
+    """Add the troubles of all processes. The first place of each kind is the earliest iteration."""
     kinds = (
         sorted(kind, key=lambda trouble: trouble.iteration) for kind in zip(*parts, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Reading a run log: everything in it is checked before it is believed."""
+"""Read a run log. Everything in it is checked before it is used."""
 
 import hashlib
 import json
@@ -21,28 +21,28 @@ MANIFEST_BYTES = 2**24
 
 
 class Run(NamedTuple):
-    """A run log as it is on the disk."""
+    """A run log on the disk."""
 
     folder: Path
     manifest: dict[str, Any]
     digest: str  # of the manifest's bytes
     plan: Plan
     segments: list[Segment]
-    fault: SegmentError | None  # of the first segment that is not whole
+    fault: SegmentError | None  # what is wrong with the first segment that is not whole
 
 
 def open_run(folder: Path) -> Run:
-    """A run log as far as it is whole. Its manifest must be."""
+    """Open a run log, up to the first segment that is not whole. Its manifest must be whole."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
-            f"{folder} holds no run: there is no {MANIFEST} in it; name a folder that "
+            f"{folder} holds no run: there is no {MANIFEST} in it; give a folder that "
             "momentem.sample(out=…) has written. (A run that ended before its first iteration "
-            "leaves none: start it again)"
+            "leaves no manifest: start it again)"
         )
     try:
         if path.resolve().parent != folder.resolve():
-            raise ValueError(f"it leads out of the folder, to {path.resolve()}")
+            raise ValueError(f"it links to a file outside the folder, {path.resolve()}")
         if path.stat().st_size > MANIFEST_BYTES:
             raise ValueError(f"it is larger than {MANIFEST_BYTES} bytes")
         text = path.read_bytes()
@@ -66,9 +66,9 @@ def open_run(folder: Path) -> Run:
 
 
 def _plan(manifest: Any) -> Plan:
-    """The plan that a manifest tells of; refuses what no run can have written."""
+    """Return the plan in a manifest. Refuse a manifest that no run can have written."""
     if manifest["format"] != FORMAT:
-        raise ValueError(f"its format is {manifest['format']!r}, known is {FORMAT}")
+        raise ValueError(f"its format must be {FORMAT}, got {manifest['format']!r}")
     for name in ("num_draws", "num_warmup", "num_chains", "seed", "thin"):
         _whole(manifest, name)
     if manifest["thin"] < 1 or manifest["num_chains"] < 1:
@@ -79,7 +79,9 @@ def _plan(manifest: Any) -> Plan:
     for name in (*keep, *streamed):
         dtype, shape = manifest["forms"][name]
         if np.dtype(dtype).kind != "f" or any(type(n) is not int or n < 0 for n in shape):
-            raise ValueError(f"the form of {name} is {manifest['forms'][name]}")
+            raise ValueError(
+                f"{name} must have a float dtype and a shape, got {manifest['forms'][name]}"
+            )
     numbers = {k: manifest[k] for k in ("num_draws", "num_warmup", "num_chains", "seed", "thin")}
     labels = {name: manifest[name] for name in ("dims", "coords")}
     if any(not isinstance(value, dict | None) for value in labels.values()):
@@ -98,8 +100,8 @@ def _whole(table: Mapping[str, Any], name: str) -> int:
 def _check_contents(
     manifest: dict[str, Any], plan: Plan, before: list[Segment], segment: Segment
 ) -> None:
-    """Refuses a segment that does not go on where the last one ended, or whose arrays do not have
-    the shapes that the run's have."""
+    """Refuse a segment that does not start where the last one ended, or whose arrays do not have
+    the shapes of the run's arrays."""
     about, forms = segment.about, segment.forms
     try:
         first, count, rows = (_whole(about, name) for name in ("first", "iterations", "rows"))
@@ -109,7 +111,7 @@ def _check_contents(
             raise SegmentError("is_frozen or seconds is missing")
         troubles_of(segment)
         last = before[-1].about if before else {"first": 0, "iterations": 0, "is_frozen": False}
-        # warm-up may have ended before its time
+        # warm-up may have ended early
         is_next_phase = is_frozen and not last["is_frozen"]
         due = plan.num_warmup if is_next_phase else last["first"] + last["iterations"]
         if first != due or last["is_frozen"] > is_frozen:
@@ -119,20 +121,20 @@ def _check_contents(
             raise SegmentError("it mixes warm-up and draws")
         done = first - start
         if rows != (done + count) // plan.thin - done // plan.thin:
-            raise SegmentError(f"it has {rows} rows of {count} iterations")
-        expected = _expected(manifest, plan, rows, count, is_frozen)
+            raise SegmentError(f"it has {rows} rows for {count} iterations")
+        expected = _expected_forms(manifest, plan, rows, count, is_frozen)
         for name, form in expected.items():
             if forms.get(name) != form:
-                raise SegmentError(f"{name} must be {form}, is {forms.get(name)}")
+                raise SegmentError(f"{name} must be {form}, got {forms.get(name)}")
         _check_others(plan, before, segment, set(expected), rows, count)
     except SegmentError as error:
         raise SegmentError(f"segment {segment.path.name} is not whole: {error}") from None
 
 
-def _expected(
+def _expected_forms(
     manifest: dict[str, Any], plan: Plan, rows: int, count: int, is_frozen: bool
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The forms of arrays that the manifest tells."""
+    """Return the dtypes and shapes of the arrays that follow from the manifest."""
     expected: dict[str, tuple[str, tuple[int, ...]]] = {}
     if count:
         expected["stats.diverging"] = ("bool", (rows, plan.num_chains))
@@ -150,20 +152,21 @@ def _expected(
 def _check_others(
     plan: Plan, before: list[Segment], segment: Segment, known: set[str], rows: int, count: int
 ) -> None:
-    """Statistics and learning, whose names are the sampler's: all of one length, and as before."""
+    """Check statistics and learning, whose names depend on the sampler. All must have one length,
+    and the same form as in earlier segments."""
     m_steps = segment.forms.get("learning.iteration", ("", (0,)))[1]
     for name, (_, shape) in segment.forms.items():
         group = name.split(".")[0]
         if group == "stats" and shape != (rows, plan.num_chains):
-            raise SegmentError(f"{name} must have shape {(rows, plan.num_chains)}, has {shape}")
+            raise SegmentError(f"{name} must have shape {(rows, plan.num_chains)}, got {shape}")
         if group == "learning" and shape[:1] != m_steps:
-            raise SegmentError(f"{name} must have {m_steps} rows, has shape {shape}")
+            raise SegmentError(f"{name} must have {m_steps} rows, got shape {shape}")
         if group == "draws" and name not in known:
-            raise SegmentError(f"{name} is no parameter of the run")
+            raise SegmentError(f"{name} must be a parameter of the run, and is not")
     earlier = next((s for s in before if s.about["is_frozen"] == segment.about["is_frozen"]
                     and s.about["iterations"]), None)  # fmt: skip
     if earlier is not None and count and _row_forms(earlier) != _row_forms(segment):
-        raise SegmentError("its statistics are not those of the segments before it")
+        raise SegmentError("its statistics differ from those of the segments before it")
 
 
 def _row_forms(segment: Segment) -> dict[str, Any]:
@@ -175,7 +178,7 @@ def _row_forms(segment: Segment) -> dict[str, Any]:
 
 
 def troubles_of(segment: Segment) -> Troubles:
-    """The troubles that a segment tells of."""
+    """Return the troubles in a segment."""
     try:
         kinds = [
             Trouble(int(a), int(b), int(c), str(d)) for a, b, c, d in segment.about["troubles"]
@@ -186,7 +189,7 @@ def troubles_of(segment: Segment) -> Troubles:
 
 
 def groups_of(segments: list[Segment]) -> dict[str, dict[str, StoredArray]]:
-    """The arrays of a run by their names in ArviZ, none of them read."""
+    """Return the arrays of segments by group and name in ArviZ. None of them is read."""
     groups: dict[str, dict[str, StoredArray]] = {}
     for is_frozen, prefix in ((True, ""), (False, "warmup_")):
         phase = [s for s in segments if s.about["is_frozen"] == is_frozen and s.about["rows"]]
@@ -201,7 +204,7 @@ def groups_of(segments: list[Segment]) -> dict[str, dict[str, StoredArray]]:
 def learning_of(
     segments: list[Segment],
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """What EM did, in pieces, and the arrays of what it came to."""
+    """Return what EM did, in pieces, and the arrays of what was learnt by the end."""
     pieces, final = [], {}
     learnt = [segment for segment in segments if "learning.iteration" in segment.forms]
     for segment in learnt:

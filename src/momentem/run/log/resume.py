@@ -1,4 +1,4 @@
-"""Going on with a run log."""
+"""Resume a run from its log."""
 
 import os
 from pathlib import Path
@@ -34,18 +34,19 @@ def reopen(
     mesh: Mesh | None,
     plan: Plan | None = None,
 ) -> tuple[RunLog, Sampler, Plan]:
-    """Open this process's log of the run in `folder` to go on with it.
+    """Open this process's log of the run in `folder`, to continue the run.
 
     Args:
         folder: of the run.
-        target: what it samples.
-        sampler: as it was given.
-        num_draws: per chain in all; None is as many as it had room for.
-        mesh: what it runs on.
-        plan: what is asked for now, if it must be what was asked for then.
+        target: as given to the run.
+        sampler: as given to the run.
+        num_draws: draws per chain in total. Default: as many as the log has room for.
+        mesh: as given to the run.
+        plan: the current settings, if they must be those of the run. Default: they are not
+            compared.
 
     Returns:
-        The log, the sampler that moves now, and the plan with all chains.
+        The log, the current sampler, and the plan with all chains.
     """
     check_processes(folder)
     run = open_run(part_of(folder))
@@ -54,11 +55,11 @@ def reopen(
     check_mesh(mesh, num_chains(run))
     if run.fault is not None:
         raise ValueError(
-            f"{run.fault}; momentem.load gives what comes before it. To go on from there, move "
+            f"{run.fault}; momentem.load returns what comes before it. To resume from there, move "
             "this segment and those after it out of the folder"
         )
     _check_layout(run, mesh)
-    # a process that was killed while the others wrote is a segment behind them
+    # a process that was killed while the others wrote is one segment behind them
     shared = smallest(len(run.segments))
     ahead = [segment.path for segment in run.segments[shared:]]
     run = run._replace(segments=run.segments[:shared])
@@ -67,7 +68,9 @@ def reopen(
     asked = last["num_draws"] if num_draws is None else num_draws
     check_count(1, num_draws=asked)
     if asked < done:
-        raise ValueError(f"num_draws must be at least the {done} draws that are there, got {asked}")
+        raise ValueError(
+            f"num_draws must be at least the {done} draws that the run has, got {asked}"
+        )
     most = run.plan.most_draws if num_draws is None else asked
     run = run._replace(plan=run.plan._replace(num_draws=int(asked), most_draws=int(most)))
     with time_limit():
@@ -76,31 +79,32 @@ def reopen(
     if list_segments(run.folder) != [*(segment.path for segment in run.segments), *ahead]:
         os.close(descriptor)
         raise BlockingIOError(f"{run.folder} has grown while it was read; wait for its run to end")
-    (run.folder / TEMPORARY).unlink(missing_ok=True)  # of a killed process
-    for path in reversed(ahead):  # to be drawn again
+    (run.folder / TEMPORARY).unlink(missing_ok=True)  # left by a killed process
+    for path in reversed(ahead):  # these draws are drawn again
         path.unlink()
     log = RunLog(run, here, last["seconds"], descriptor)
     return log, moving, run.plan._replace(num_chains=num_chains(run))
 
 
 def _check_plan(run: Run, plan: Plan) -> None:
-    """Refuse to go on with a run that was asked for differently, but for its number of draws."""
+    """Refuse settings that differ from those of the run, except for the number of draws."""
     then = run.plan._replace(num_chains=num_chains(run))
     for name in ("num_chains", "num_warmup", "seed", "thin", "keep"):
         if getattr(plan, name) != getattr(then, name):
             raise ValueError(
-                f"{name} must be {getattr(then, name)}, as in the run that {run.folder} holds, got "
+                f"{name} must be {getattr(then, name)}, as in the run in {run.folder}, got "
                 f"{getattr(plan, name)}; give the same, or another folder"
             )
 
 
 def check_processes(folder: Path) -> None:
-    """Refuse the log of one process in several, and the other way round."""
+    """Refuse to resume the log of one process with several, or the logs of several with one."""
     now, num_parts = jax.process_count(), len(list(folder.glob(f"{PART}*")))
     if (now == 1 and num_parts) or (now > 1 and (folder / MANIFEST).is_file()):
         raise ValueError(
-            f"{folder} was written by {num_parts or 1} processes, and there are {now}; start as "
-            "many as then, by `momentem launch --processes N`. momentem.load reads it anywhere"
+            f"the number of processes must be {num_parts or 1}, as when {folder} was written, got "
+            f"{now}; start as many with `momentem launch --processes N`. momentem.load can read it "
+            "anywhere"
         )
 
 
@@ -109,15 +113,16 @@ def _check_layout(run: Run, mesh: Mesh | None) -> None:
     if differ := [name for name in now if run.manifest.get(name) != now[name]]:
         listed = ", ".join(f"{name} {run.manifest.get(name)} -> {now[name]}" for name in differ)
         raise ValueError(
-            f"{run.folder} cannot be continued to the same bits, because the surroundings differ: "
-            f"{listed}; go back to those, or start a new run. momentem.load reads it anywhere"
+            f"{run.folder} cannot be resumed bit for bit, because the environment differs: "
+            f"{listed}; restore that environment, or start a new run. momentem.load can read it "
+            "anywhere"
         )
 
 
 def _restore(
     run: Run, target: AnyTarget, sampler: Sampler, mesh: Mesh | None
 ) -> tuple[Sampler, Here]:
-    """Return the sampler that moves now, frozen if warm-up is over, and where it is."""
+    """Return the current sampler, frozen if warm-up is over, and the place of the run."""
     plan = run.plan._replace(num_chains=num_chains(run))
     _, init_key, run_key, _ = begin(plan.seed)
     positions = jnp.broadcast_to(target.initial, (plan.num_chains, len(target.initial)))
@@ -136,14 +141,14 @@ def _restore(
 
 
 def _check_origin(run: Run, hashes: dict[str, str]) -> None:
-    """Refuse another model or other data; another sampler only if those are the same, because it
-    contains them."""
+    """Refuse a different model, different data or a different sampler. The sampler contains model
+    and data, so it is only named if those are the same."""
     differ = [name for name in ("model", "data") if run.manifest.get(name) != hashes[name]]
     if not differ and run.manifest.get("sampler") != hashes["sampler"]:
         differ = ["sampler"]
     if differ:
         raise ValueError(
-            f"{' and '.join(differ)} must be those that {run.folder} was begun with, and "
+            f"{' and '.join(differ)} must be the same as when {run.folder} was begun, and "
             f"{'differ' if len(differ) > 1 else 'differs'}; give the same, or start a new run in "
             "another folder"
         )

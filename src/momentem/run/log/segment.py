@@ -1,9 +1,10 @@
-"""One segment of a run log: a safetensors file, whole or not there.
+"""One segment of a run log: a safetensors file that is either complete or absent.
 
-A segment is named by its number and the SHA-256 of its bytes, and holds the hash of the one before
-it. So a file that was cut, changed, or taken from another run gives itself away. It appears by
-being renamed when all of it is on the disk: a killed process leaves a temporary file at most.
-Reading runs no code from the file; shapes are checked against its size before anything is read.
+The name of a segment has its number and the SHA-256 of its bytes, and the segment holds the hash of
+the one before it. A file that was cut, changed, or taken from another run is therefore detected.
+A segment is written to a temporary file, which is renamed when all of it is on the disk. A killed
+process leaves at most the temporary file. Reading runs no code from the file, and shapes are
+checked against its size before anything is read.
 """
 
 import contextlib
@@ -30,11 +31,11 @@ DTYPES |= {"U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?"}
 
 
 class SegmentError(ValueError):
-    """A segment that cannot be trusted."""
+    """Error for a segment that cannot be trusted."""
 
 
 class Segment(NamedTuple):
-    """A segment that was checked, still on the disk."""
+    """A segment that was checked. Its arrays stay on the disk."""
 
     path: Path
     digest: str
@@ -42,9 +43,9 @@ class Segment(NamedTuple):
     forms: dict[str, tuple[str, tuple[int, ...]]]  # dtype and shape of every array
 
     def read(self, name: str) -> np.ndarray:
-        """One of its arrays."""
-        # by reads, not by a memory map: mapped pages count as memory, and a file that shrinks
-        # under a map kills the process
+        """Read one of its arrays."""
+        # no memory map: mapped pages count as memory, and a mapped file that shrinks kills the
+        # process
         try:
             with safe_open(self.path, framework="np", backend="pread") as file:
                 return file.get_tensor(name)
@@ -55,7 +56,7 @@ class Segment(NamedTuple):
 def write_segment(
     folder: Path, number: int, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]
 ) -> Segment:
-    """Writes a segment and publishes it."""
+    """Write a segment and publish it."""
     about = {"number": number, **about}
     solid = {name: np.array(array, order="C", copy=None) for name, array in arrays.items()}
     for name in solid:
@@ -72,17 +73,18 @@ def write_segment(
             temporary.unlink()
         raise OSError(
             f"segment {number} could not be written to {folder}: {error}; the segments before it "
-            "are whole: make room, or make the folder writable, and go on with momentem.resume"
+            "are whole: free disk space, or make the folder writable, and resume with "
+            "momentem.resume"
         ) from error
-    # small arrays alone need their dtype here; NumPy's names are turned back by `inspect`
+    # NumPy's names of dtypes, as `inspect` gives them
     return Segment(path, digest, about, {k: (a.dtype.name, a.shape) for k, a in solid.items()})
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Renames a file that is on the disk in full, and waits until its new name is too."""
+    """Sync a file to the disk, rename it, and sync the new name."""
     _sync(temporary)
     os.replace(temporary, path)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
+    if os.name == "posix":  # other systems cannot open a folder
         _sync(path.parent)
 
 
@@ -95,24 +97,25 @@ def _sync(path: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuses names that a file or a folder could stumble over."""
+    """Refuse names with characters that are unsafe in file names."""
     if not NAME.fullmatch(name):
         raise ValueError(
-            f"a run log takes names of letters, digits, '_', '.' and '-', got {name!r}; rename it"
+            "names in a run log must consist of letters, digits, '_', '.' and '-', got "
+            f"{name!r}; rename it"
         )
 
 
 def list_segments(folder: Path) -> list[Path]:
-    """The segments' files, in order; what is not named like one is left alone."""
+    """Return the segments' files in order. Files with other names are ignored."""
     return sorted(path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name))
 
 
 def inspect(folder: Path, path: Path, number: int, previous: str) -> Segment:
-    """Segment `number` as its file tells, or an error that says what is wrong with it."""
+    """Check the file of segment `number`, and return the segment. Errors say what is wrong."""
     try:
         named = FILE_NAME.fullmatch(path.name)
         if named is None or int(named[1]) != number:
-            raise SegmentError(f"segment {number} is missing, or there twice")
+            raise SegmentError(f"segment {number} is missing, or there are two of it")
         _check_place(folder, path)
         with safe_open(path, framework="np", backend="pread") as file:
             about = _about((file.metadata() or {}).get("momentem", ""))
@@ -126,18 +129,18 @@ def inspect(folder: Path, path: Path, number: int, previous: str) -> Segment:
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != named[2]:
-            raise SegmentError("its bytes do not have the SHA-256 of its name: it was changed")
+            raise SegmentError("its bytes do not have the SHA-256 in its name: it was changed")
     except (SafetensorError, OSError, ValueError) as error:
         raise SegmentError(f"segment {path.name} of {folder} is not whole: {error}") from error
     return Segment(path, digest, about, forms)
 
 
 def _check_place(folder: Path, path: Path) -> None:
-    """Refuses links that lead out of the folder, and pipes and devices, which never end."""
+    """Refuse links to files outside the folder, and pipes and devices, which never end."""
     if path.resolve().parent != folder.resolve():
-        raise SegmentError(f"it leads out of the folder, to {path.resolve()}")
+        raise SegmentError(f"it links to a file outside the folder, {path.resolve()}")
     if not stat.S_ISREG(path.stat().st_mode):
-        raise SegmentError("it is not a file")
+        raise SegmentError("it is not a regular file")
 
 
 def _about(text: str) -> dict[str, Any]:

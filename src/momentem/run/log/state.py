@@ -1,7 +1,7 @@
-"""A sampler's state, and moments, as named arrays and back.
+"""Conversion of a sampler's state, and of moments, to named arrays and back.
 
-Leaves are stored by number and path, of keys the data. Their tree is not stored: it is that of a
-state of the same sampler.
+Each leaf is stored under its index and path, and PRNG keys are stored as raw key data. The tree
+structure is not stored: it comes from a state of the same sampler.
 """
 
 import re
@@ -21,7 +21,7 @@ __all__ = ["place_moments", "restore", "restore_moments", "store_moments", "stor
 
 
 def store_moments(moments: Streamed) -> dict[str, np.ndarray]:
-    """Moments as named arrays."""
+    """Return moments as named arrays."""
     arrays = {"moments.num_draws": local_part(moments.num_draws)}
     for kind, by_name in zip(Streamed._fields[1:], moments[1:], strict=True):
         arrays |= {f"moments.{kind}.{name}": local_part(x) for name, x in by_name.items()}
@@ -29,7 +29,7 @@ def store_moments(moments: Streamed) -> dict[str, np.ndarray]:
 
 
 def _state_names(state: Any) -> list[tuple[str, Any]]:
-    """Every leaf of a state, by its number and path."""
+    """Return every leaf of a state with its name, made of index and path."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     paths = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
     names = [re.sub(r"[^A-Za-z0-9_.-]", "_", path) for path in paths]
@@ -45,19 +45,19 @@ def _numbers(leaf: Any) -> Any:
 
 
 def store_state(state: Any) -> dict[str, np.ndarray]:
-    """A state as named arrays; of keys, their data."""
+    """Return a state as named arrays. PRNG keys are stored as raw key data."""
     return {name: local_part(_numbers(leaf)) for name, leaf in _state_names(state)}
 
 
 def restore(segment: Segment, like: Any) -> Any:
-    """The state at the end of a segment, in the tree of another that gives structure, shapes,
-    dtypes and places."""
+    """Return the state at the end of a segment. `like` gives its structure, shapes, dtypes and
+    shardings."""
     named = _state_names(like)
     stored = {name for name in segment.forms if name.startswith("state.")}
     if strangers := sorted(stored.symmetric_difference(name for name, _ in named)):
         raise SegmentError(
-            f"segment {segment.path.name} must hold the sampler's state: {strangers[0]} is missing "
-            "from it, or from the sampler"
+            f"segment {segment.path.name} must hold the sampler's state, but {strangers[0]} is "
+            "missing from the segment or from the sampler"
         )
     leaves = []
     for name, leaf in named:
@@ -65,7 +65,7 @@ def restore(segment: Segment, like: Any) -> Any:
         raw = local_part(numbers)
         if segment.forms[name] != (raw.dtype.name, raw.shape):
             raise SegmentError(
-                f"segment {segment.path.name} must hold {name} as {raw.dtype.name}{raw.shape}, has "
+                f"segment {segment.path.name} must hold {name} as {raw.dtype.name}{raw.shape}, got "
                 f"{segment.forms[name]}"
             )
         array = whole_array(segment.read(name), numbers.sharding, numbers.shape)
@@ -77,7 +77,7 @@ def restore(segment: Segment, like: Any) -> Any:
 
 
 def restore_moments(plan: Plan, segment: Segment) -> Streamed | None:
-    """The moments at the end of a segment, of the chains in it; none in warm-up."""
+    """Return the moments at the end of a segment, for the chains in it, or None in warm-up."""
     if "moments.num_draws" not in segment.forms:
         return None
     by_kind = (
@@ -88,7 +88,7 @@ def restore_moments(plan: Plan, segment: Segment) -> Streamed | None:
 
 
 def place_moments(moments: Streamed | None, num_chains: int, mesh: Mesh | None) -> Streamed | None:
-    """The moments of all chains of which this process has its own, for a run on a mesh."""
+    """Place this process's moments on the mesh, as a part of the moments of all chains."""
     if moments is None or mesh is None:
         return moments
     num_draws, *by_kind = moments

@@ -18,7 +18,7 @@ from momentem.devices._mesh import local_chains
 from momentem.devices.agreement import agree
 from momentem.run.health import Troubles
 from momentem.run.log.folder import FORMAT, MANIFEST, claim, layout, part_of
-from momentem.run.log.join import joined_troubles, open_parts, stored_trace
+from momentem.run.log.join import join_troubles, open_parts, stored_trace
 from momentem.run.log.read import Run
 from momentem.run.log.segment import TEMPORARY, check_name, publish, write_segment
 from momentem.run.log.state import store_moments, store_state
@@ -26,8 +26,8 @@ from momentem.run.plan import Chunk, Here, Plan, kept_rows, learning_rows
 
 __all__ = ["RunLog", "create"]
 
-SEGMENT_SECONDS = 10.0  # a kill costs at most so much,
-SEGMENT_BYTES = 2**24  # and memory grows by no more than some of these
+SEGMENT_SECONDS = 10.0  # a killed run loses at most about this much work
+SEGMENT_BYTES = 2**24  # bounds the memory that unpublished draws take
 
 
 def create(
@@ -38,16 +38,17 @@ def create(
     here: Here,
     mesh: Mesh | None,
 ) -> "RunLog":
-    """Start a log of the chains that this process holds: write the sampler's first state, then the
-    manifest.
+    """Start the log of the chains that this process holds.
+
+    It writes the sampler's first state, and then the manifest.
 
     Args:
         folder: new or empty.
         plan: of the run.
         forms: shape and dtype of every parameter.
-        hashes: of what it is made from.
-        here: where it starts.
-        mesh: what it runs on.
+        hashes: of model, data and sampler.
+        here: where the run starts.
+        mesh: devices that the run is divided over.
     """
     for name in (*plan.keep, *plan.streamed):
         check_name(name)
@@ -94,20 +95,20 @@ def _as_json(coords: Mapping[str, Any]) -> dict[str, list]:
         json.dumps(lists)
     except TypeError:
         raise TypeError(
-            f"coords must be numbers or texts to be stored with out=, got {coords!r:.200}; turn "
-            "dates into texts"
+            f"coords must be numbers or strings to be stored with out=, got {coords!r:.200}; "
+            "convert dates to strings"
         ) from None
     return lists
 
 
 class RunLog:
-    """The writing end of a run log.
+    """The sink that writes a run log.
 
     Args:
-        run: what is on the disk so far; segments are appended to it.
+        run: the log on the disk so far. Segments are appended to it.
         here: where the run is.
-        seconds: that it has taken so far.
-        lock: from `folder.lock`; the log lets go of it when it is closed.
+        seconds: that the run has taken so far.
+        lock: from `folder.lock`. Closing the log releases it.
     """
 
     is_local = True
@@ -118,21 +119,21 @@ class RunLog:
         self._pending: list[Chunk] = []
         self._size = 0
         self._begun, self._published = time.perf_counter() - seconds, time.perf_counter()
-        # Ctrl-C is raised in the main thread only: what another one writes, it finishes
+        # Ctrl-C is raised in the main thread only, so another thread finishes what it writes
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._writing: Future | None = None
-        self._is_reported = False  # a failure to write
+        self._is_reported = False  # whether a failure to write was raised
         self._parts = [run]  # the logs of all processes, as of the last trace
 
     @property
     def troubles(self) -> Sequence[Troubles]:
-        """Those of warm-up and of the draws, as of the last trace."""
-        return joined_troubles(self._parts)
+        """Troubles of warm-up and troubles of the draws, as of the last trace."""
+        return join_troubles(self._parts)
 
     def extend(self, chunk: Chunk) -> None:
         """Append a chunk, and publish a segment if one is due."""
         kept = kept_rows(self.run.plan, chunk)
-        # copies, or the whole buffers would be held
+        # copies, because views would keep the whole buffers alive
         parameters, stats = (
             {name: np.array(rows[kept]) for name, rows in group.items()}
             for group in chunk.record[:2]
@@ -148,16 +149,16 @@ class RunLog:
             self.publish()
 
     def end_phase(self) -> None:
-        """Publish what is there: the last state of warm-up."""
+        """Publish the last state of warm-up."""
         if self._pending:
             self.publish()
 
     def reserve(self, num_draws: int) -> None:
-        """Make room for this many draws per chain: segments say so from now on."""
+        """Make room for this many draws per chain. Later segments record the number."""
         self.num_draws = num_draws
 
     def publish(self) -> None:
-        """Publish all that was appended since the last time as one segment."""
+        """Publish all chunks since the last segment as one segment."""
         chunks, self._pending, self._size = self._pending, [], 0
         here = chunks[-1].here if chunks else self.here
         self._writing = self._writer.submit(self._write, chunks, here)
@@ -169,15 +170,15 @@ class RunLog:
         self._published = time.perf_counter()
 
     def trace(self) -> DataTree:
-        """Publish what has come so far, and return it."""
+        """Publish all chunks so far, and return the trace."""
         self._flush()
         if jax.process_count() > 1:
-            agree(0)  # the others' last segments are there, too
+            agree(0)  # wait until all processes have published their last segments
             self._parts = open_parts(self.run.folder.parent)[0]
         return stored_trace(self._parts, is_cut=False)
 
     def close(self) -> None:
-        """Publish what is left, and let go of the folder."""
+        """Publish what is left, and release the folder."""
         try:
             self._flush()
         finally:
@@ -185,11 +186,11 @@ class RunLog:
             os.close(self._lock)
 
     def _flush(self) -> None:
-        """Wait for the writer, and publish what is left. Of several processes, one that was stopped
-        publishes nothing: the others would have no segment that ends there."""
+        """Wait for the writer, and publish what is left. A process that was stopped while others
+        run publishes nothing, because the others have no segment that ends there."""
         error = self._writing.exception() if self._writing else None
         if error is not None:
-            if not self._is_reported:  # Ctrl-C came while it failed
+            if not self._is_reported:  # it failed while Ctrl-C was handled
                 self._is_reported = True
                 raise error
             return
@@ -220,8 +221,7 @@ class RunLog:
 
 
 def _arrays(chunks: list[Chunk]) -> dict[str, np.ndarray]:
-    """Return the rows of chunks, by the names they are stored under, and what is learnt at their
-    end."""
+    """Return the rows of chunks, and what is learnt by their end, under the names in the log."""
     arrays = {}
     for prefix, field in (("draws", 0), ("stats", 1), ("learning", 2)):
         for name in chunks[0].record[field] if chunks else ():
