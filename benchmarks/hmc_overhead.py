@@ -2,8 +2,8 @@
 
     python benchmarks/hmc_overhead.py
 
-Contenders, each a compiled loop of the same number of iterations of 4 chains in x64, 10 leapfrogs
-each:
+Each contender is a compiled loop of the same number of iterations of 4 chains in x64, with 10
+leapfrog steps each:
 
     bare        nothing but the gradients (value and gradient at a point that moves a little)
     hmc         fixed mass
@@ -27,7 +27,7 @@ NUM_CHAINS, NUM_STEPS, NUM_ITERATIONS, ROUNDS = 4, 10, 200, 15
 
 
 def gaussian(num_data):
-    """p(mu, tau | x) of the paper's first experiment, tau on the log scale."""
+    """Return p(mu, tau | x) of the paper's first experiment, tau on the log scale."""
     x = np.random.default_rng(0).normal(size=num_data)
 
     def log_prior(p):
@@ -57,7 +57,7 @@ def logistic(num_data, dim):
 
 
 def loop(step, state, key):
-    """Runs step(key, state) NUM_ITERATIONS times."""
+    """Run step(key, state) NUM_ITERATIONS times."""
 
     def iterate(i, state):
         return step(jax.random.fold_in(key, i), state)

@@ -1,7 +1,7 @@
-"""Run logs that somebody tampered with: each makes a copy of a good one worse.
+"""Run logs that somebody has tampered with: each case damages a copy of a good log.
 
-An attacker can compute hashes too, so most changes of a segment's contents are renamed to the hash
-of what they became ("signed"): then only the checks behind the hash are left to refuse them.
+An attacker can compute hashes too. So most changed segments are renamed to the hash of their new
+contents ("signed"), and only the checks behind the hash are left to refuse them.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 
 class Payload:
-    """Makes a folder when it is unpickled."""
+    """Make a folder when unpickled."""
 
     def __init__(self, marker):
         self.marker = str(marker)
@@ -34,7 +34,7 @@ def segments(folder):
 
 
 def signed(path):
-    """Renames a segment to the hash of its bytes."""
+    """Rename a segment to the hash of its bytes."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     path.rename(path.with_name(f"{path.name[:9]}{digest}.safetensors"))
 
@@ -53,7 +53,7 @@ def opened(path):
 
 
 def rewritten(change):
-    """The newest segment with its arrays or its description changed, signed."""
+    """Change the arrays or the description of the newest segment, and sign it."""
 
     def apply(folder, marker):
         path = segments(folder)[-1]
@@ -66,7 +66,7 @@ def rewritten(change):
 
 
 def header(change):
-    """The newest segment with its JSON header changed, signed."""
+    """Change the JSON header of the newest segment, and sign it."""
 
     def apply(folder, marker):
         path = segments(folder)[-1]
@@ -81,7 +81,7 @@ def header(change):
 
 
 def newest(content, sign=True):
-    """The newest segment with other bytes."""
+    """Replace the bytes of the newest segment."""
 
     def apply(folder, marker):
         path = segments(folder)[-1]
@@ -177,7 +177,7 @@ def manifest_link(folder, marker):
 
 
 def huge_header(folder, marker):
-    """200 MB of header, of which the file system stores nothing."""
+    """Write a header of 200 MB as a hole, for which the file system stores nothing."""
     path = segments(folder)[-1]
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", 200 * 2**20))

@@ -1,7 +1,7 @@
-"""Sixty runs that meet NaN or an infinity: in the value, in the gradient, in the data; at the
-start, in warm-up, at some draw.
+"""Sixty runs with an injected NaN or infinity: in the value, the gradient or the data, at the
+start, in warm-up or at some draw.
 
-What is injected is data, so that one compiled program serves all injections of a sampler.
+The injected values are data, so that one compiled program serves all injections of a sampler.
 """
 
 import warnings
@@ -18,7 +18,7 @@ NAMES = ("", "nan", "inf", "-inf")
 
 @jax.custom_jvp
 def tilted(x, slope):
-    """0, with a gradient that is not its own."""
+    """Return 0, with the gradient `slope`."""
     del slope
     return jnp.zeros_like(x)
 
@@ -40,7 +40,7 @@ def log_prior(p):
 
 
 def log_likelihood(p, datum):
-    """A normal mean, and beyond a bound of x[0] something bad is added to value or gradient."""
+    """Return that of a normal mean. Above a bound of x[0], value or gradient is made bad."""
     y, bound, value_code, gradient_code = datum
     is_bad = p["x"][0] > bound
     bad = chosen(is_bad, value_code) + tilted(p["x"][0], chosen(is_bad, gradient_code))
@@ -48,8 +48,8 @@ def log_likelihood(p, datum):
 
 
 def target(where, code, bound, batch_size=None):
-    """Fifty data: one posterior standard deviation is 1, around 0. A bad gradient comes from one
-    datum alone, a bad value from all."""
+    """Return a target of fifty data, with posterior mean 0 and standard deviation 1. A bad gradient
+    comes from one datum alone, a bad value from all."""
     y = np.zeros((50, 2))
     bounds, values, gradients = np.full(50, float(bound)), np.zeros(50, int), np.zeros(50, int)
     if where == "value":
@@ -101,7 +101,7 @@ def bad_data(bad, batch_size):
 
 
 def cases():
-    """name -> (a function that runs it, the pattern of an answer that says where)."""
+    """Return name -> (a function that runs the case, the pattern of an answer that says where)."""
     found = {}
     for where in ("value", "gradient"):
         for code in (1, 2, 3):
@@ -139,7 +139,7 @@ def cases():
 
 
 def answer(inject):
-    """What a run says of its trouble: the error, or its warnings and counts; empty if silent."""
+    """Return what a run reports: its error, or its warnings and counts; empty if it is silent."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", mt.SamplingWarning)
         try:

@@ -1,9 +1,9 @@
 """Runs that are killed again and again: a process that samples, and one that kills it.
 
-    python benchmarks/kills.py CASE FOLDER      goes on with the run in FOLDER, or begins it
+    python benchmarks/kills.py CASE FOLDER      resumes the run in FOLDER, or begins it
 
-The worker publishes a segment for every chunk, which is more than any real run does, so that kills
-often find it writing.
+The worker publishes a segment for every chunk, which is more often than any real run does, so that
+many kills happen while it writes.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def regression(batch_size):
 
 
 def case(name):
-    """The target and sampler of a case."""
+    """Return the target and sampler of a case."""
     target = regression(None if name == "hmc_em" else 20)
     if name == "hmc_em":
         return target, mt.hmc_em(target, 0.1, 5, e_step=mt.e_steps.constant(200))
@@ -61,7 +61,7 @@ CASES = ("hmc_em", "sgnht_em", "sg_nphmc_em")
 
 
 def sha(trace):
-    """Of every draw, statistic and M-step."""
+    """Return the SHA-256 of every draw, statistic and M-step."""
     digest = hashlib.sha256()
     for group in sorted(trace.children):
         for name in sorted(trace[group].data_vars):
@@ -70,7 +70,7 @@ def sha(trace):
 
 
 def prepare(folder):
-    """Short chunks, a segment after each, and programs that the next process finds compiled."""
+    """Set short chunks with a segment after each, and a cache of compiled programs."""
     warnings.simplefilter("ignore")
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_disable_most_optimizations", True)
@@ -108,7 +108,7 @@ def start(name, folder) -> Any:
 
 
 def finished(name, folder):
-    """The hash of an uninterrupted run, and the seconds it drew for."""
+    """Return the hash of an uninterrupted run, and the seconds for which it drew."""
     process = start(name, folder)
     first = process.stdout.readline()  # the hash, if there was nothing left to draw
     begun = time.perf_counter()
@@ -118,8 +118,8 @@ def finished(name, folder):
 
 
 def killed(name, folder, seconds, is_drawing):
-    """Kills the worker so long after it began, or after its first draws; what it had drawn and had
-    published, or the hash if it was done first."""
+    """Kill the worker after a time from its start, or from its first draws. Return what it had
+    drawn and published, or the hash if it was done first."""
     before = len(reading.open_run(folder).segments) if (folder / "manifest.json").exists() else 0
     process = start(name, folder)
     first = process.stdout.readline() if is_drawing else ""
@@ -140,8 +140,8 @@ def killed(name, folder, seconds, is_drawing):
 
 
 def trials(name, num_kills, folder, seed):
-    """Kills and resumes until so many kills were dealt and the run they fell on is done. Each
-    process is another one, with other hashes and addresses."""
+    """Kill and resume until there were enough kills and the last killed run is done. Each process
+    is a new one, with other hashes and addresses."""
     rng = random.Random(seed)
     expected, seconds = finished(name, folder / "whole")  # compiles, for all that follow
     if num_kills > 5:  # or most kills would come too late

@@ -1,9 +1,9 @@
-"""Runs of several processes that lose one: a script that samples, and one that does it harm.
+"""Runs of several processes that lose one: a script that samples, and functions that harm it.
 
-    momentem launch --processes 2 -- benchmarks/lost_peers.py FOLDER      begins, or goes on
+    momentem launch --processes 2 -- benchmarks/lost_peers.py FOLDER      begins, or resumes
 
-Two processes of two virtual devices each, as a mesh of two by two. A segment is published for every
-chunk, so that the processes are often found at different ones.
+There are two processes of two virtual devices each, as a mesh of two by two. A segment is published
+for every chunk, so that the processes are often at different segments when one is lost.
 """
 
 import os
@@ -36,7 +36,7 @@ def regression(mesh, **options):
 
 
 def gradients(target):
-    """Of the log density at some places, as every process has them."""
+    """Return gradients of the log density at some places, as every process computes them."""
     positions = np.random.default_rng(1).normal(size=(NUM_CHAINS, 4))
     everywhere = jax.NamedSharding(mt.mesh(), jax.P())
     gradient = jax.jit(lambda t, x: jax.vmap(jax.grad(t.logdensity))(x), out_shardings=everywhere)
@@ -72,13 +72,13 @@ class Ended(NamedTuple):
     text: str
 
     def shas(self):
-        """Of what each process drew, as each tells."""
+        """Return the hashes of what each process drew, as each reports it."""
         return dict(re.findall(r"^sha (\d) (\w+)", self.text, re.MULTILINE))
 
 
 def launched(folder, harm=None, timeout=30.0, at=NUM_WARMUP + 20, stuck=0.0):
-    """Launches the script; when the processes have come to iteration `at`, `harm(pids)` is done to
-    them, where pids has their numbers, and that of the launcher last."""
+    """Launch the script, and call `harm(pids)` when the processes have reached iteration `at`.
+    `pids` has the ids of the processes, and that of the launcher last."""
     command = "import sys; from momentem.cli import main; sys.exit(main(sys.argv[1:]))"
     flags = "--xla_force_host_platform_device_count=2"
     options = ["--processes", "2", "--timeout", str(timeout), "--", __file__, str(folder)]
@@ -109,7 +109,7 @@ def launched(folder, harm=None, timeout=30.0, at=NUM_WARMUP + 20, stuck=0.0):
 
 
 def are_gone(pids):
-    """Whether none of the processes is left."""
+    """Return whether none of the processes is left."""
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
@@ -124,7 +124,7 @@ HARMS = {
 
 
 class Trial(NamedTuple):
-    """What came of a harm."""
+    """The result of a harm."""
 
     code: int  # of the launch that was harmed
     seconds: float  # from the harm until all processes were gone
@@ -133,7 +133,7 @@ class Trial(NamedTuple):
 
 
 def trial(name, folder, timeout):
-    """Does a harm, and launches again."""
+    """Do a harm, and launch again."""
     pids: list[int] = []
 
     def harm(found):

@@ -3,10 +3,10 @@
     python benchmarks/out_of_core.py [--gigabytes 20] [--limit 4] [--folder DIR]
 
 A logistic regression (49 covariates, float32, batches of 500, 32 chains) on a file that is made
-once, in a process whose memory is limited by `ulimit -d` (RLIMIT_DATA: all that it allocates; the
-pages of a file that is mapped are the system's to drop). The file's pages are dropped from the
-cache before the start. The rival is the same sampler on one window's rows, held in memory. Runs are
-interleaved; the ratio is that of medians.
+once, in a process whose memory is limited by `ulimit -d` (RLIMIT_DATA limits all that the process
+allocates; the system may drop pages of mapped files). The file's pages are dropped from the cache
+before the start. It is compared with the same sampler on one window's rows, held in memory. Runs
+are interleaved; the ratio is that of medians.
 """
 
 import argparse
@@ -27,7 +27,7 @@ HOLD = 104  # iterations of 10 gradients: a chain uses half as many rows as the 
 
 
 def made(path, num_rows):
-    """The file: covariates, a one, and the label."""
+    """Write the file: covariates, a one, and the label."""
     rng, weights = np.random.default_rng(0), np.linspace(-1, 1, DIM, dtype=np.float32)
     size = 2**20
     with path.open("wb") as file:
@@ -41,7 +41,7 @@ def made(path, num_rows):
 
 
 def forgotten(path):
-    """Its pages are dropped from the system's cache."""
+    """Drop the pages of a file from the system's cache."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -1,30 +1,30 @@
-"""A race of `mt.sample(target)`, nothing set, against NumPyro, BlackJAX and nutpie at their
+"""A race of `mt.sample(target)` with nothing set against NumPyro, BlackJAX and nutpie at their
 defaults.
 
     MOMENTEM_DATA=... python benchmarks/race.py [--quick] [--chains 4 32] [--out docs/benchmarks.md]
 
-German credit and Pima are read from MOMENTEM_DATA, and left out where they are not there. Per
+German credit and Pima are read from MOMENTEM_DATA, and left out if they are not there. Per
 posterior and seed the contenders take turns, each in a new process, in which it runs twice: the
-second run is the one that is measured, the first is for compiling. The order moves on by one from
-posterior to posterior. Measured, on all parameters and on their squares around the mean:
+first run compiles, the second is measured. The order rotates by one from posterior to posterior.
+These are measured on all parameters and on their squares around the mean:
 
-    ESS                  the least: bulk and tail of the parameters, bulk of the squares
+    ESS                  the smallest: bulk and tail of the parameters, bulk of the squares
     gradients            leapfrog steps, summed over chains
-    seconds              of a run that is compiled already, warm-up and draws; of momentem's, those
-                         of sampling, without the diagnostics that no other makes
+    seconds              of a run that is compiled already, warm-up and draws; for momentem without
+                         its diagnostics, which the others do not make
     compile              seconds of the first run less those of the second, which is the same;
-                         libraries are imported and JAX is awake before
+                         libraries are imported and JAX is initialised before
     time to converged    compile, warm-up, and the first draws at which R-hat < 1.01 and every ESS
-                         >= 400; looked for in steps of a twentieth, in proportion to the ESS where
-                         the run was too short. A run's seconds, of the whole call with its
-                         diagnostics, are shared out by gradients
+                         >= 400; searched in steps of a twentieth, extrapolated in proportion to the
+                         ESS if the run was too short. The seconds of a run, of the whole call with
+                         its diagnostics, are divided by gradients
     error                of means and of mean squares, in combined Monte Carlo errors, against
                          20,000 further draws of NumPyro's dense NUTS, or the exact values
 
 Seconds are those on the clock. CPU seconds are measured as well, for machines that do other work.
 
-Every run goes to a CSV file beside the page, which is made from it: `--draw` makes it anew without
-running. What is written on the page between the two "by hand" marks stays.
+Every run is written to a CSV file beside the page, and the page is made from it; `--draw` makes the
+page again without running. Text between the two "by hand" marks of the page is kept.
 """
 
 import argparse
@@ -55,7 +55,7 @@ QUICK = ("Eight schools", "AR(2)", "Pima")
 
 
 class Reference(NamedTuple):
-    """Means of the parameters and of their squares around those, and their errors."""
+    """Means of the parameters, means of their squares around those means, and their errors."""
 
     centre: np.ndarray
     means: np.ndarray
@@ -63,7 +63,7 @@ class Reference(NamedTuple):
 
 
 def now() -> np.ndarray:
-    """Seconds on the clock, and of the CPU."""
+    """Return seconds on the clock, and of the CPU."""
     return np.array([perf_counter(), process_time()])
 
 
@@ -92,12 +92,12 @@ def reference(posterior: Posterior, num_draws: int) -> Reference:
 
 
 def starts_of(posterior: Posterior, num_chains: int, seed: int) -> np.ndarray:
-    """Those that `mt.sample` draws from the same seed."""
+    """Return the starts that `mt.sample` draws from the same seed."""
     return np.asarray(mt.starts(begin(seed)[0], target_of(posterior), num_chains, SPREAD))
 
 
 def judged(draws: np.ndarray) -> dict[str, float]:
-    """The least ESS of each kind, and the largest R-hat."""
+    """Return the smallest ESS of each kind, and the largest R-hat."""
     plain = dict_to_dataset({"x": draws})
     squares = dict_to_dataset({"x": (draws - draws.mean(axis=(0, 1))) ** 2})
     return {
@@ -113,7 +113,7 @@ def least(found: dict[str, float]) -> float:
 
 
 def needed(draws: np.ndarray, found: dict[str, float]) -> tuple[int, bool]:
-    """Draws per chain until all is well, and whether these were drawn or are in proportion."""
+    """Return the draws per chain until convergence, and whether they were drawn or extrapolated."""
     num_draws = draws.shape[1]
     if not least(found) > 0:
         return 10**9, False
@@ -127,7 +127,7 @@ def needed(draws: np.ndarray, found: dict[str, float]) -> tuple[int, bool]:
 
 
 class Timed(NamedTuple):
-    """A run, its seconds, and those of compiling before: on the clock, and of the CPU."""
+    """A run, its seconds, and those of compiling: on the clock, and of the CPU."""
 
     run: Run
     took: np.ndarray
@@ -135,7 +135,8 @@ class Timed(NamedTuple):
 
 
 def timed(name: str, contender: str, num_chains: int, seed: int) -> Timed:
-    """In this process, which has compiled nothing else: the first run's time less the second's."""
+    """Run twice in this process, which has compiled nothing else, and return the second run.
+    Compiling took the difference of the two times."""
     posterior = POSTERIORS[name]()
     starts = starts_of(posterior, num_chains, seed)
     jax.clear_caches()  # momentem draws its starts anew
@@ -172,7 +173,7 @@ def race(
     num_reference: int,
     turn: int,
 ) -> list[Row]:
-    """Rows of all runs on one posterior."""
+    """Return the rows of all runs on one posterior."""
     posterior = POSTERIORS[name]()
     names = [c for c in contenders if posterior.is_portable or c != "nutpie, PyMC"]
     names = names[turn % 9 :] + names[: turn % 9]
@@ -217,7 +218,7 @@ def race(
 
 
 def warnings_of(posterior: Posterior) -> list[str]:
-    """What `mt.sample(target)` warns of."""
+    """Return the warnings of `mt.sample(target)`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mt.sample(target_of(posterior))

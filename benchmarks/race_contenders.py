@@ -1,10 +1,10 @@
 """The contenders of the race, each with its own defaults, and what a run gives back.
 
 A contender is prepared for a posterior once, and then runs from a seed and starts (chain, D). All
-are given the same JAX log density, but nutpie through PyMC the same formula. Those that are written
-in JAX move their chains together, and everything from the starts to the last draw is one compiled
-program: NumPyro's `MCMC.run`, called plainly, compiles anew in every run. nutpie calls the compiled
-log density from outside.
+are given the same JAX log density, except nutpie through PyMC, which is given the same formula.
+Those written in JAX move their chains together, and everything from the starts to the last draw is
+one compiled program: NumPyro's `MCMC.run` by itself compiles again in every run. nutpie calls the
+compiled log density from outside.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ NUM_WARMUP, NUM_DRAWS = 1000, 1000
 
 
 class Run(NamedTuple):
-    """Draws (chain, draw, D), gradients taken before and during them, over all chains, and the
-    seconds of sampling alone, where the call does more."""
+    """Draws (chain, draw, D), gradients in warm-up and in draws, summed over chains, and the
+    seconds of sampling alone, if the call does more."""
 
     draws: np.ndarray
     warmup_gradients: int
@@ -66,8 +66,8 @@ def momentem_default(posterior: Posterior, num_chains: int) -> Runner:
 
 
 def compiled(program: Callable) -> Runner:
-    """A runner of a JAX program from key and starts to positions and numbers of steps, each (chain,
-    iteration, …), warm-up first."""
+    """Return a runner of a JAX program from key and starts to positions and numbers of steps, each
+    (chain, iteration, …), warm-up first."""
     program = jax.jit(program)
 
     def run(seed: int, starts: np.ndarray) -> Run:
@@ -128,7 +128,7 @@ def blackjax_nuts(posterior: Posterior, num_chains: int) -> Runner:
 def blackjax_chees(
     posterior: Posterior, num_chains: int, mass_matrix_estimation: str | None
 ) -> Runner:
-    """Adam at the rate of Hoffman, Radul and Sountsov (2021), section 3.3."""
+    """ChEES-HMC, with Adam at the rate of Hoffman, Radul and Sountsov (2021), section 3.3."""
     seen = get_filter_adapt_info_fn(set(), {"num_integration_steps"})
     warmup: Any = blackjax.chees_adaptation(
         posterior.logdensity,
@@ -213,7 +213,7 @@ def nutpie_runner(model: Any, num_chains: int, is_low_rank: bool) -> Runner:
 
 
 def nutpie_pymc(posterior: Posterior, num_chains: int) -> Runner:
-    """It draws its own starts, by its own rule."""
+    """nutpie on a PyMC model. It draws its own starts, by its own rule."""
     with pm.Model() as model:
         x = pm.Flat("x", shape=posterior.dim)
         pm.Potential("logdensity", posterior.logdensity(x, pt))

@@ -60,7 +60,7 @@ class Row(NamedTuple):
         return 1000 * self.ess() / self.gradients
 
     def central_per_gradient(self) -> float:
-        """Without tails."""
+        """Return ESS per 1,000 gradients, without tails."""
         return 1000 * min(self.bulk, self.squares) / (self.warmup_gradients + self.gradients)
 
     def central_per_draw_gradient(self) -> float:
@@ -70,11 +70,11 @@ class Row(NamedTuple):
         return self.ess() / self.sampling
 
     def per_cpu_second(self) -> float:
-        """With diagnostics."""
+        """Return ESS per CPU second, diagnostics included."""
         return self.ess() / self.cpu
 
     def converged(self) -> float:
-        """Seconds from nothing; infinite where R-hat is too large at the end."""
+        """Return seconds from an empty process; infinite if R-hat is too large at the end."""
         if not self.is_drawn and self.rhat >= MAX_RHAT:
             return float("inf")
         spent = self.warmup_gradients + self.gradients * self.needed / self.draws
@@ -88,12 +88,12 @@ class Row(NamedTuple):
 
 
 def write(path: Path, rows: list[Row], troubles: dict[str, list[str]]) -> None:
-    """The page and its picture, what was written by hand kept.
+    """Write the page and its picture, and keep what was written by hand.
 
     Args:
         path: of the page.
-        rows: of all runs.
-        troubles: warnings on posteriors that deserve one, by name.
+        rows: one for each run.
+        troubles: warnings by posterior, for posteriors on which there should be one.
     """
     picture = path.with_suffix(".png")
     by_hand = f"{BEGIN}\n{END}"
@@ -115,23 +115,25 @@ def introduction(rows: list[Row], picture: Path) -> str:
     )
     return f"""# Benchmarks
 
-`mt.sample(target)`, nothing set, against NumPyro's NUTS (diagonal and dense mass), BlackJAX's NUTS
-(window adaptation), BlackJAX's ChEES-HMC (without a mass, its default, and with a diagonal one) and
-nutpie (diagonal and low rank), each at its defaults: 1,000 draws per chain after 1,000 of warm-up,
-in nutpie 400 and 800, in momentem as many as it needs.
+`mt.sample(target)` with nothing set is compared with NumPyro's NUTS (diagonal and dense mass),
+BlackJAX's NUTS (window adaptation), BlackJAX's ChEES-HMC (without a mass, its default, and with a
+diagonal one) and nutpie (diagonal and low rank), each at its defaults. These are 1,000 draws per
+chain after 1,000 iterations of warm-up; nutpie has warm-ups of 400 (diagonal) and 800 (low rank),
+and momentem decides both numbers itself.
 
-All sample the same JAX log densities in double precision, from the same starts, uniform in (-2, 2)
-in every unconstrained parameter. Contenders take turns; every number is the median over the seeds.
-This page is the output of
+All contenders sample the same JAX log densities in double precision, from the same starts, uniform
+in (-2, 2) in every unconstrained parameter. They take turns, and every number is the median over
+the seeds. This page is the output of
 
     python benchmarks/race.py
 
-in which every measure is defined. [All runs]({picture.with_suffix(".csv").name}) are there as well.
+which defines every measure. [All runs]({picture.with_suffix(".csv").name}) are in a CSV file.
 {versions}; {platform.machine()}, CPU.
 
-nutpie is given the same compiled JAX function, which it calls from outside, once per gradient: its
-seconds are mostly those calls. "nutpie, PyMC" (diagonal) is given the same formulas in a PyMC
-model, compiled by Numba, and starts by its own rule; the GARCH model and the GP are not translated.
+nutpie is given the same compiled JAX function, which it calls from outside, once per gradient; most
+of its seconds are spent in those calls. "nutpie, PyMC" (diagonal) is given the same formulas in a
+PyMC model, compiled by Numba, and starts by its own rule. The GARCH model and the GP were not
+translated to PyMC.
 
 ![The race in three measures]({picture.name})"""
 
@@ -152,7 +154,7 @@ def table(
     mark: Callable[[list[Row]], str] = lambda found: "",
     places: int | None = None,
 ) -> str:
-    """Contenders by posteriors; the best of a column is bold."""
+    """Return a table of contenders by posteriors, the best of each column in bold."""
     names = posteriors_of(rows)
     lines = ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     best = {}
@@ -185,7 +187,7 @@ def has(rows: list[Row], posterior: str, contender: str) -> bool:
 
 
 def ratio(rows: list[Row], name: str, measure: Callable[[Row], float], peers: list[str]) -> float:
-    """Ours to the best of these peers."""
+    """Return the ratio of our median to the best of these contenders."""
     ours = median(rows, name, OURS, measure)
     return ours / np.nanmax([median(rows, name, peer, measure) for peer in peers])
 
@@ -226,7 +228,7 @@ def suspect(found: list[Row]) -> str:
 
 
 def by_kind(rows: list[Row]) -> str:
-    """Bulk, tail and squares, of the least parameter."""
+    """Return a table of bulk, tail and squares, each of the parameter with the least."""
     names = posteriors_of(rows)
     lines = ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for contender in CONTENDERS:
@@ -266,7 +268,7 @@ def section(rows: list[Row], chains: int) -> str:
         ratios(rows),
         "### ESS per 1,000 gradients, warm-up counted",
         table(rows, Row.per_gradient, True),
-        "The least of bulk, tail and squares. Each by itself, bulk / tail / squares:",
+        "The smallest of bulk, tail and squares. Each by itself, as bulk / tail / squares:",
         by_kind(rows),
         "### ESS per 1,000 gradients of draws",
         table(rows, Row.per_draw_gradient, True),
@@ -277,8 +279,8 @@ def section(rows: list[Row], chains: int) -> str:
         "In CPU seconds:",
         table(rows, lambda row: row.compile_cpu, False),
         "### Seconds from nothing to converged",
-        "\\* in proportion to the ESS for at least one seed, because its run was too short. Not "
-        "reached: R-hat is above 1.01 at the end of the run.",
+        "\\* extrapolated in proportion to the ESS for at least one seed, because its run was too "
+        "short. Not reached: R-hat is above 1.01 at the end of the run.",
         table(rows, Row.converged, False, not_drawn),
         "In CPU seconds:",
         table(rows, Row.converged_cpu, False, not_drawn),
@@ -297,7 +299,7 @@ def section(rows: list[Row], chains: int) -> str:
 def warned(troubles: dict[str, list[str]]) -> str:
     lines = [
         "## Where it should warn",
-        "`mt.sample(target)` on posteriors it cannot do justice to:",
+        "`mt.sample(target)` warns on posteriors that it cannot sample well:",
     ]
     for name, messages in troubles.items():
         said = "; ".join(messages) if messages else "no warning"
@@ -306,7 +308,7 @@ def warned(troubles: dict[str, list[str]]) -> str:
 
 
 def draw(path: Path, rows: list[Row]) -> None:
-    """Three panels, a row of points per posterior."""
+    """Draw three panels, with a row of points per posterior."""
     mpl.use("agg")
     names = posteriors_of(rows)
     panels = {

@@ -3,7 +3,7 @@
 Most are written for any library of arrays, `xp`, so that PyMC is given the same formula.
 
 Logistic regressions have standardised covariates, an intercept, and weights of prior N(0, 10),
-10 the variance. Scales are positive through their logarithms. Made data have fixed seeds.
+where 10 is the variance. Scales are sampled as logarithms. Synthetic data have fixed seeds.
 """
 
 import csv
@@ -22,8 +22,8 @@ __all__ = ["POSTERIORS", "TROUBLE", "Posterior"]
 
 
 class Posterior(NamedTuple):
-    """What is sampled, the variances where they are known (the means are then 0), and whether the
-    log density takes another library of arrays as a second argument."""
+    """What is sampled, the variances if they are known (the means are then 0), and whether the log
+    density takes another library of arrays as a second argument."""
 
     logdensity: Callable
     dim: int
@@ -43,7 +43,7 @@ def logistic(x: np.ndarray, y: np.ndarray) -> Posterior:
 
 
 def table(path: str) -> list[list[str]]:
-    """Rows of a file below MOMENTEM_DATA, without the header."""
+    """Return the rows of a file below MOMENTEM_DATA, without the header."""
     with open(Path(os.environ.get(datasets.DATA, ".")) / path) as file:
         return list(csv.reader(file))[1:]
 
@@ -76,7 +76,7 @@ def schools() -> Posterior:
 
 
 def gaussian() -> Posterior:
-    """D = 50, precisions from 1 to 1,000 along axes turned at random."""
+    """A Gaussian with D = 50 and precisions from 1 to 1,000 along randomly rotated axes."""
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(50, 50)))[0]
     precisions = np.logspace(0, 3, 50)
     precision = axes * precisions @ axes.T
@@ -85,7 +85,7 @@ def gaussian() -> Posterior:
 
 
 def radon() -> Posterior:
-    """Houses in 40 counties, made in the likeness of the radon data: an intercept per county."""
+    """Synthetic houses in 40 counties, similar to the radon data: an intercept per county."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(2, 25, size=40)
     county = np.repeat(np.arange(40), sizes)
@@ -169,7 +169,7 @@ def gaussian_process() -> Posterior:
 
 
 def funnel() -> Posterior:
-    """Neal's, of 10 dimensions."""
+    """Neal's funnel in 10 dimensions."""
 
     def logdensity(x):
         return -(x[0] ** 2) / 18 - jnp.exp(-x[0]) * jnp.sum(x[1:] ** 2) / 2 - 4.5 * x[0]

@@ -1,10 +1,10 @@
-"""What reliability means here, counted: one command prints the table.
+"""Reliability in figures: one command prints the table.
 
 python benchmarks/reliability.py                 all of it, about 40 minutes and 9 GB of disk
 python benchmarks/reliability.py --only memory --draws 1000000
 
 kills       SIGKILL at random times of HMC-EM, SGNHT-EM and SG-NPHMC-EM (minibatches), resumed;
-            SHA-256 of all draws, statistics and M-steps against a run that nobody killed
+            SHA-256 of all draws, statistics and M-steps against a run that was not killed
 memory      10^7 draws of 100 numbers, streamed: peak memory above that of a run of 5,000
 injections  NaN and infinities in value, gradient and data, at the start, in warm-up, at a draw
 hostile     files that were cut, changed or made to harm
@@ -143,7 +143,7 @@ def logistic():
 
 @contextlib.contextmanager
 def terminal():
-    """A terminal that nobody looks at."""
+    """Return a terminal without a screen."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         os.environ["FORCE_COLOR"] = "1"
         try:

@@ -1,5 +1,5 @@
-"""Logistic regression, N = 20,000, D = 15, badly conditioned, batch 200, 8 chains: nothing tuned by
-hand.
+"""A badly conditioned logistic regression, N = 20,000, D = 15, batch 200, 8 chains, with nothing
+tuned by hand.
 
     python benchmarks/stochastic_headline.py
 
@@ -64,7 +64,7 @@ def truth(target):
 
 
 def score(draws, mode, root):
-    """Of draws (chain, draw, D): eigenvalues of the whitened covariance, mean error, min ESS."""
+    """Return eigenvalues of the whitened covariance, mean error and min ESS of (chain, draw, D)."""
     whitened = (draws - mode) @ root
     flat = whitened.reshape(-1, D)
     eigenvalues = np.linalg.eigvalsh(np.cov(flat.T))
@@ -74,7 +74,7 @@ def score(draws, mode, root):
 
 
 def shape_distance(precision, root):
-    """The spread of the log eigenvalues of M^-1 Lambda: 0 where M is a multiple of Lambda."""
+    """Return the spread of the log eigenvalues of M^-1 Lambda: 0 if M is a multiple of Lambda."""
     return float(np.std(np.log(np.linalg.eigvalsh(root.T @ precision @ root))))
 
 
@@ -96,7 +96,7 @@ def ours(target, sampler, gradients_per_step=1, positions=None, seed=0):
 
 
 def best(grid: Iterable[Any], run: Callable[[Any], tuple], mode, root) -> tuple[Any, tuple, Any]:
-    """(setting, score, what else was returned) of the run whose eigenvalues are nearest 1."""
+    """Return (setting, score, other results) of the run whose eigenvalues are nearest 1."""
     results = []
     for setting in grid:
         draws, *rest = run(setting)
@@ -107,7 +107,7 @@ def best(grid: Iterable[Any], run: Callable[[Any], tuple], mode, root) -> tuple[
 
 
 def blackjax_runner(name, data, mode):
-    """A function from (step size, friction) to draws, compiled once per friction."""
+    """Return a function from (step size, friction) to draws, compiled once per friction."""
     terms = jax.vmap(log_likelihood, in_axes=(None, 0))
 
     def estimate(position, batch):

@@ -178,7 +178,7 @@ def likelihood_of_label(weights, datum):
 
 
 def network_table():
-    """Of a batch of 100 the gradient costs less than as many normals as there are weights."""
+    """Print the table. With a batch of 100 the gradient costs less than a normal per weight."""
     columns = {batch_size: network_ratios(batch_size) for batch_size in (100, 1000)}
     table = Table(title="a network with 100,044 weights, 1 chain, float32: per gradient / bare")
     table.add_column("sampler")

@@ -32,8 +32,8 @@ NUM_WORDS, NUM_PLANTED, NUM_TOPICS, MEAN_LENGTH = 10_000, 60, 100, 75
 
 
 def generate(num_documents, seed=0, block=50_000):
-    """Documents of two planted topics each, whose words follow Zipf's law in an order of their
-    own."""
+    """Return documents of two planted topics each. The words of a topic follow Zipf's law, in an
+    order of its own."""
     planted, rng = np.random.default_rng(0), np.random.default_rng(seed + 1)
     zipf = 1 / np.arange(1, NUM_WORDS + 1)
     cumulative = np.cumsum(zipf / zipf.sum())
@@ -61,7 +61,7 @@ def recipe_on(train, steps):
 
 
 def paces(folder, steps, rounds=3):
-    """Seconds per iteration on few and on all documents, in turns."""
+    """Return seconds per iteration on few and on all documents, in turns."""
     whole = load(folder)
     found = {"few": [], "all": []}
     for _ in range(rounds):
@@ -74,7 +74,7 @@ def paces(folder, steps, rounds=3):
 
 
 def whole_run(folder, steps, iterations):
-    """A run with perplexity at its quarters, and the peak of its memory."""
+    """Make a run, with perplexity at each quarter, and return the peak of its memory."""
     train = load(folder)
     observed, held_out = split_words(generate(2_000, seed=1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -1,10 +1,10 @@
-"""The O-rings of the space shuttle: HMC against HMC-EM on a posterior that a plain mass cannot
-walk.
+"""The O-rings of the space shuttle: HMC against HMC-EM on a posterior that HMC with a plain mass
+hardly explores.
 
 Of 23 flights before the Challenger's last, seven had a damaged O-ring; the launch temperatures are
 in Fahrenheit (Dalal, Fowlkes and Hoadley, JASA 84, 1989). The logistic regression of damage on the
-raw temperature has an intercept and a slope with a correlation of -0.99 and scales a factor 70
-apart.
+raw temperature has an intercept and a slope with a correlation of -0.99 and scales that differ by a
+factor of 70.
 
 All samplers get the same step size, number of steps, starting mass and number of iterations.
 """
