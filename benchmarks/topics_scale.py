@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from momentem.topics.corpus import Corpus, load, save, split_words
-from momentem.topics.evaluation import Perplexity, unigram_perplexity
 from momentem.topics.fit import fit
-from momentem.topics.model import model, topics_of
 from momentem.topics.recipes import recipe
+
+from momentem.topics.evaluation import Perplexity, unigram_perplexity
+from momentem.topics.model import model, topics_of
 from momentem.topics.starts import start
 
 NUM_WORDS, NUM_PLANTED, NUM_TOPICS, MEAN_LENGTH = 10_000, 60, 100, 75

@@ -15,18 +15,18 @@ import argparse
 import jax
 import jax.numpy as jnp
 import numpy as np
+from momentem.topics.recipes import RECIPES, recipe
 from rich.console import Console
 from rich.table import Table
 from sklearn.decomposition import LatentDirichletAllocation
 
+from momentem.pytrees import Static
 from momentem.reproduce import datasets
 from momentem.reproduce.timing import ratio, time_interleaved
 from momentem.topics.local import gibbs
 from momentem.topics.minibatches import draw_minibatches, layout
 from momentem.topics.model import minibatch_target, model
-from momentem.topics.recipes import RECIPES, recipe
 from momentem.topics.starts import start
-from momentem.pytrees import Static
 from momentem.xla import keys
 
 BATCH, NUM_STEPS, NUM_ITERATIONS = 100, 10, 4

@@ -102,8 +102,8 @@ def sample(
     sizes = {"num_warmup": num_warmup, "num_chains": num_chains, "seed": seed, "thin": thin}
     plan = make_plan(target, num_draws, may_double, keep, dims, coords, **sizes)
     check_mesh(mesh, plan.num_chains)
-    folder = _check_out(out, resume)
-    if folder is not None and resume and _is_begun(folder):
+    folder = check_out(out, resume)
+    if folder is not None and resume and is_begun(folder):
         from momentem.run.log.resume import reopen
 
         sink, moving, plan = reopen(folder, target, moving, num_draws, mesh, plan)
@@ -252,16 +252,18 @@ def run_to_end(
     sink: Sink,
     progress: bool,
     mesh: Mesh | None,
+    is_judged: bool = True,
 ) -> "xarray.DataTree":
     """Run to the end of the plan, double the draws while they are too few and the plan allows it,
-    warn of what is wrong in the end, and return the trace. The first process judges for all."""
+    warn of what is wrong in the end, and return the trace. The first process judges for all.
+    R-hat and ESS are not judged for a run whose chains are not meant to be compared."""
     from momentem.run.diagnostics import convergence, is_short, warn_of_trouble
 
     try:
         while True:
             sampler = complete(target, sampler, plan, sink, progress, mesh)
             trace = sink.trace()
-            found = convergence(trace) if is_first() else None
+            found = convergence(trace) if is_judged and is_first() else None
             is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
             if is_last or not agree(int(is_short(found))):
                 break
@@ -269,7 +271,7 @@ def run_to_end(
     finally:
         sink.close()
     if is_first():
-        warn_of_trouble(trace, found, *sink.troubles)
+        warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged)
     return trace
 
 
@@ -283,7 +285,8 @@ def choose_sampler(target: AnyTarget, sampler: Sampler | None) -> Sampler:
     return sampler
 
 
-def _check_out(out: str | os.PathLike[str] | None, resume: bool) -> Path | None:
+def check_out(out: str | os.PathLike[str] | None, resume: bool) -> Path | None:
+    """Return the folder of a run log, or None; refuse what is no path."""
     if out is None:
         if resume:
             raise ValueError("resume needs the folder of a run, got out=None; name one")
@@ -296,7 +299,7 @@ def _check_out(out: str | os.PathLike[str] | None, resume: bool) -> Path | None:
     return Path(out)
 
 
-def _is_begun(folder: Path) -> bool:
+def is_begun(folder: Path) -> bool:
     """Return whether all processes have a run to go on with. One that was killed before its
     manifest was written has none: what it left is cleared."""
     from momentem.run.log.folder import MANIFEST, forget_unbegun, part_of

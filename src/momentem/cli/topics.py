@@ -12,18 +12,18 @@ from rich.table import Table
 
 from momentem.reproduce.figures import new_figure, saved
 from momentem.topics import runs
-from momentem.topics.corpus import known_words, split_documents, split_words
-from momentem.topics.estimator import TopicModel, shares
+from momentem.topics._corpus import known_words, split_documents, split_words
+from momentem.topics.estimator import TopicModel, mean_shares
 from momentem.topics.evaluation import Perplexity, active_topics, coherence, top_words
 from momentem.topics.readers import encode, read
-from momentem.topics.recipes import RECIPES
 from momentem.topics.runs import TopicRun
+from momentem.topics.samplers import SAMPLERS
 
 __all__ = ["add_parser"]
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the command `topics` with its own."""
+    """Add the command `topics` with its verbs."""
     topics = commands.add_parser("topics", help="sample the topics of a corpus")
     verbs = topics.add_subparsers(required=True, metavar="verb")
 
@@ -31,17 +31,18 @@ def add_parser(commands: Any) -> None:
     fit.add_argument("corpus", help="CSR .npz, LDA-C, Matrix Market, text lines or a folder")
     fit.add_argument("--vocabulary", metavar="FILE", help="one word per line")
     fit.add_argument("--topics", type=int, default=100, help="the most there can be")
-    fit.add_argument("--sampler", choices=RECIPES, default="sghmc-tuned")
-    fit.add_argument("--burn-in", type=int, default=1500)
-    fit.add_argument("--draws", type=int, default=1500)
-    fit.add_argument("--stride", type=int, default=100)
-    fit.add_argument("--steps", type=int, default=10)
+    fit.add_argument("--sampler", choices=SAMPLERS, default="sghmc-tuned")
+    fit.add_argument("--warmup", type=int, default=1500, help="iterations before the draws")
+    fit.add_argument("--draws", type=int, default=1500, help="iterations after warm-up")
+    fit.add_argument("--thin", type=int, default=100, help="draws from one sample to the next")
+    fit.add_argument("--steps", type=int, default=10, help="minibatches per iteration")
     fit.add_argument("--batch", type=int, help="documents of a minibatch")
     fit.add_argument(
-        "--held-out", type=float, default=0.1, help="last documents kept for perplexity"
+        "--held-out", type=float, default=0.1, help="share of documents, the last, for perplexity"
     )
     fit.add_argument("--seed", type=int, default=0)
-    fit.add_argument("--out", metavar="DIR", required=True)
+    fit.add_argument("--out", metavar="DIR", required=True, help="a new folder")
+    fit.add_argument("--resume", action="store_true", help="go on with the run in DIR, if any")
     fit.set_defaults(run=_fit)
 
     show = verbs.add_parser("show", help="the topics of a run")
@@ -58,7 +59,7 @@ def add_parser(commands: Any) -> None:
 
 def _fit(given: argparse.Namespace) -> None:
     found = read(given.corpus)
-    if given.vocabulary:
+    if given.vocabulary is not None:
         found = found._replace(vocabulary=known_words(given.vocabulary, found.num_words))
     measure, train = None, found
     if given.held_out:
@@ -67,9 +68,9 @@ def _fit(given: argparse.Namespace) -> None:
     model = TopicModel(
         given.topics,
         given.sampler,
-        given.burn_in,
+        given.warmup,
         given.draws,
-        given.stride,
+        given.thin,
         given.batch,
         given.steps,
         seed=given.seed,
@@ -82,7 +83,7 @@ def _fit(given: argparse.Namespace) -> None:
                 file=sys.stderr,
             )
 
-    model.fit(train, measure=measure, watch=watch).save(given.out)
+    model.fit(train, None, measure, watch, given.out, given.resume)
     _picture(model.run_, Path(given.out))
     _print(model.run_, 10, train)
 
@@ -92,7 +93,8 @@ def _show(given: argparse.Namespace) -> None:
 
 
 def _print(run: TopicRun, num: int, corpus: Any) -> None:
-    """Topics by weight, their words with the spread of their probabilities over samples."""
+    """Print topics by weight, and their words with the spread of their probabilities over
+    samples."""
     mean, spread = run.mean_topics, run.topics.std(axis=0)
     order = np.argsort(-run.weights.mean(axis=0))
     chosen = top_words(mean, num)
@@ -100,7 +102,7 @@ def _print(run: TopicRun, num: int, corpus: Any) -> None:
     active = active_topics(run.weights)
     table = Table(
         title=f"{len(order)} topics, {active.min()} to {active.max()} of them active "
-        f"({run.about.get('sampler')}, {len(run.topics)} samples)"
+        f"({run.about['sampler']}, {len(run.topics)} samples{'' if run.is_whole else ' so far'})"
     )
     for column in ("topic", "weight", *([] if scores is None else ["NPMI"]), "words, ± their sd"):
         table.add_column(column)
@@ -110,9 +112,10 @@ def _print(run: TopicRun, num: int, corpus: Any) -> None:
         middle = [] if scores is None else [f"{scores[k]:.2f}"]
         table.add_row(str(k), weight, *middle, ", ".join(words))
     Console().print(table)
-    averages = run.trace["average"]
-    if np.isfinite(averages).any():
-        print(f"perplexity {run.trace['single'][-1]:.1f}, of the average {averages[-1]:.1f}")
+    measured = np.flatnonzero(np.isfinite(run.trace["average"]))
+    if len(measured):
+        single, average = (run.trace[name][measured[-1]] for name in ("single", "average"))
+        print(f"perplexity {single:.1f}, of the average {average:.1f}")
 
 
 def _word(run: TopicRun, v: Any) -> str:
@@ -127,12 +130,12 @@ def _transform(given: argparse.Namespace) -> None:
         print(f"{num_outside} words are outside the vocabulary", file=sys.stderr)
     else:
         documents = read(given.documents)
-    found = shares(run, documents)
+    found = mean_shares(run, documents)
     rows = [
         [f"topic{k}" for k in range(found.shape[1])],
         *[[f"{x:.6g}" for x in row] for row in found],
     ]
-    if given.out:
+    if given.out is not None:
         with open(given.out, "w", newline="") as file:
             csv.writer(file).writerows(rows)
     else:
@@ -140,7 +143,7 @@ def _transform(given: argparse.Namespace) -> None:
 
 
 def _picture(run: TopicRun, folder: Path) -> None:
-    """Perplexity over iterations and seconds, and the weights of topics."""
+    """Draw perplexity over iterations and seconds, and the weights of topics."""
     try:
         figure = new_figure(figsize=(13, 3.5))
     except ImportError as error:

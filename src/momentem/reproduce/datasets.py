@@ -22,7 +22,7 @@ import numpy as np
 import pooch
 import requests
 
-from momentem.topics.corpus import Corpus
+from momentem.topics._corpus import Corpus
 from momentem.topics.readers import read_npz
 
 __all__ = [

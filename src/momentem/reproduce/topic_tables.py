@@ -19,15 +19,16 @@ from momentem.reproduce import datasets
 from momentem.reproduce.datasets import SplitCorpus
 from momentem.reproduce.figures import new_figure, saved
 from momentem.reproduce.reports import Report
-from momentem.topics.corpus import Corpus, split_words
+from momentem.topics._corpus import Corpus, split_words
+from momentem.topics._fit import fit
 from momentem.topics.evaluation import Perplexity, unigram_perplexity
-from momentem.topics.fit import fit, joined
-from momentem.topics.model import model
-from momentem.topics.recipes import RECIPES, recipe
+from momentem.topics.model import make_model
+from momentem.topics.runs import join
+from momentem.topics.samplers import SAMPLERS as KNOWN
 
 __all__ = ["figure1", "table4", "topic_table"]
 
-SAMPLERS = tuple(name for name in RECIPES if name not in ("sgnht-tuned", "sg-nphmc-tuned"))
+SAMPLERS = tuple(name for name in KNOWN if name not in ("sgnht-tuned", "sg-nphmc-tuned"))
 NAMES = {name: name.upper().replace("-TUNED", "-EM, noise") for name in SAMPLERS}
 
 # perplexities on 20-Newsgroups and RCV1, seconds per iteration on the former, as printed
@@ -43,12 +44,12 @@ PAPER = {
 
 
 class Length(NamedTuple):
-    """How long a run is: burn-in and draws are those of every chain, one after the other."""
+    """How long a run is: warm-up and draws are those of every chain, one after the other."""
 
     num_seeds: int
-    num_burn_in: int
+    num_warmup: int
     num_draws: int
-    stride: int
+    thin: int
     num_chains: int = 1
 
 
@@ -135,10 +136,10 @@ def topic_table(
         f"{train.num_documents:,} documents to learn from, {test.num_documents:,} to predict, "
         f"{train.num_words:,} words, K = 100; perplexity of 20 % of each test document's tokens "
         "given the others, folded in by the posterior mean of their loads.",
-        f"{length.num_burn_in:,} iterations of burn-in and {length.num_draws:,} after, of ten "
+        f"{length.num_warmup:,} iterations of warm-up and {length.num_draws:,} after, of ten "
         "minibatches of 100 documents each"
         + (f", in each of {length.num_chains} chains" if length.num_chains > 1 else "")
-        + f"; average over all samples, {length.stride} apart; "
+        + f"; average over all samples, {length.thin} apart; "
         f"{length.num_seeds} seeds from {seed} on, ± standard error.",
         "The paper's numbers are of its own preprocessing: not comparable in absolute terms.",
     ]
@@ -166,22 +167,22 @@ def _run(
     name: str, train: Corpus, observed: Corpus, held_out: Corpus, length: Length, seed: int
 ) -> dict[str, Any]:
     """Chains one after the other, by one measure: the average is over the samples of all."""
-    shape = model(train.num_words, 100, frequencies=train.frequencies())
+    model = make_model(train.num_words, 100, frequencies=train.frequencies())
     measure = Perplexity(observed, held_out)
     chains = [
         fit(
-            shape,
+            model,
             train,
-            recipe(name, shape, train),
-            num_burn_in=length.num_burn_in,
+            name,
+            num_warmup=length.num_warmup,
             num_draws=length.num_draws,
-            stride=length.stride,
+            thin=length.thin,
             seed=seed * length.num_chains + i,
             measure=measure,
         )
         for i in range(length.num_chains)
     ]
-    found = joined(chains, length.num_burn_in + length.num_draws)
+    found = join(chains, length.num_warmup + length.num_draws)
     trace = {name: values.tolist() for name, values in found.trace.items()}
     return trace | {"pace": found.seconds_per_iteration, "divergences": found.num_divergences}
 

@@ -66,7 +66,11 @@ def summary(trace: "xarray.DataTree", **options: Any) -> Any:
 
 
 def warn_of_trouble(
-    trace: "xarray.DataTree", found: Convergence | None, warmup: Troubles, draws: Troubles
+    trace: "xarray.DataTree",
+    found: Convergence | None,
+    warmup: Troubles,
+    draws: Troubles,
+    is_judged: bool = True,
 ) -> None:
     """Warn of divergences, non-finite numbers, high R-hat, low ESS, refused M-steps and an
     interrupted run.
@@ -76,14 +80,21 @@ def warn_of_trouble(
         found: its `convergence`.
         warmup: troubles of its warm-up, counted at every iteration.
         draws: troubles of its draws, counted at every iteration.
+        is_judged: whether to warn of R-hat and ESS, or that they cannot be known.
     """
-    for message in _messages(trace, found, warmup, draws):
+    for message in _messages(trace, warmup, draws):
+        warn(message)
+    if not is_judged or "posterior" not in trace.children:
+        return
+    if found is None:
+        chains, draws_kept = (trace["posterior"].sizes[axis] for axis in ("chain", "draw"))
+        warn(f"{chains} chains of {draws_kept} draws are too few to judge: run more")
+        return
+    for message in _convergence_troubles(found):
         warn(message)
 
 
-def _messages(
-    trace: "xarray.DataTree", convergence: Convergence | None, warmup: Troubles, draws: Troubles
-) -> list[str]:
+def _messages(trace: "xarray.DataTree", warmup: Troubles, draws: Troubles) -> list[str]:
     found = []
     if trace.attrs["is_interrupted"]:
         kept = [
@@ -119,11 +130,7 @@ def _messages(
         )
     if "posterior" not in trace.children:
         return found
-    found += _stochastic_troubles(trace)
-    if convergence is None:
-        chains, draws_kept = (trace["posterior"].sizes[axis] for axis in ("chain", "draw"))
-        return [*found, f"{chains} chains of {draws_kept} draws are too few to judge: run more"]
-    return found + _convergence_troubles(convergence)
+    return found + _stochastic_troubles(trace)
 
 
 def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:

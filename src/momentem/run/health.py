@@ -6,6 +6,8 @@ with its segments.
 
 import sys
 import warnings
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,36 +55,48 @@ class Troubles(NamedTuple):
     @classmethod
     def find(
         cls,
-        first: int,
+        iterations: range,
+        kept: range,
         parameters: dict[str, np.ndarray],
         stats: dict[str, np.ndarray],
         looks: Any,
-        every: int,
+        looked: Sequence[int],
     ) -> "Troubles":
-        """Return the troubles of a chunk that began at iteration `first`, from its rows (row,
-        chain, …)."""
+        """Return those of a chunk.
+
+        Args:
+            iterations: of the chunk.
+            kept: those whose parameters are kept.
+            parameters: (kept iteration, chain, …).
+            stats: (iteration, chain).
+            looks: whether the density was finite, (look, chain); None if nobody looked.
+            looked: the iterations of the looks.
+        """
         densities = Trouble()
         if "lp" in stats:
-            densities = _find_trouble(~np.isfinite(stats["lp"]), first, 1, parameters)
+            densities = _find_trouble(~np.isfinite(stats["lp"]), iterations, kept, parameters)
         elif looks is not None:
-            densities = _find_trouble(~np.asarray(looks), first, every, parameters)
-        diverging = _find_trouble(stats["diverging"], first, 1, parameters)
-        return cls(diverging, _find_non_finite(first, parameters), densities)
+            densities = _find_trouble(~np.asarray(looks), looked, kept, parameters)
+        diverging = _find_trouble(stats["diverging"], iterations, kept, parameters)
+        return cls(diverging, _find_non_finite(kept, parameters), densities)
 
     def __add__(self, later: "Troubles") -> "Troubles":  # pyright: ignore[reportIncompatibleMethodOverride]
         return Troubles(*(a + b for a, b in zip(self, later, strict=True)))
 
 
 def _find_trouble(
-    is_bad: np.ndarray, first: int, every: int, parameters: dict[str, np.ndarray]
+    is_bad: np.ndarray, iterations: Sequence[int], kept: range, parameters: dict[str, np.ndarray]
 ) -> Trouble:
-    """Count the bad entries (row, chain), and locate the first. A row is every `every`-th
-    iteration."""
+    """Count the bad entries (iteration, chain), and locate the first, with a parameter near it: at
+    that iteration, or else at the next that is kept, or the last."""
     if not is_bad.any():
         return Trouble()
     row, chain = map(int, np.argwhere(is_bad)[0])
-    what = _farthest_out(row * every, chain, parameters)
-    return Trouble(int(is_bad.sum()), chain, first + row * every, what)
+    iteration, what = iterations[row], ""
+    if kept:
+        nearest = min(bisect_left(kept, iteration), len(kept) - 1)
+        what = _farthest_out(nearest, chain, parameters)
+    return Trouble(int(is_bad.sum()), chain, iteration, what)
 
 
 def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> str:
@@ -101,7 +115,7 @@ def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> st
     return found[1]
 
 
-def _find_non_finite(first: int, parameters: dict[str, np.ndarray]) -> Trouble:
+def _find_non_finite(kept: range, parameters: dict[str, np.ndarray]) -> Trouble:
     """Find draws that are not finite. The parameter of a finite position need not be finite, such
     as exp(1000)."""
     found = Trouble()
@@ -115,7 +129,7 @@ def _find_non_finite(first: int, parameters: dict[str, np.ndarray]) -> Trouble:
         is_bad = ~np.isfinite(rows)
         row, chain, *where = map(int, np.argwhere(is_bad)[0])
         value = rows[(row, chain, *where)]
-        here = Trouble(int(is_bad.sum()), chain, first + row, f"{_label(name, where)} = {value}")
+        here = Trouble(int(is_bad.sum()), chain, kept[row], f"{_label(name, where)} = {value}")
         found = found + here if found.iteration <= here.iteration else here + found
     return found
 

@@ -24,14 +24,16 @@ class Phase:
         self._arrays: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "stats": {}}
 
     def extend(self, record: Any, kept: slice) -> None:
-        """Append some rows of a record."""
-        count = len(range(*kept.indices(len(record.stats["diverging"]))))
-        for group, arrays in self._arrays.items():
-            for name, rows in getattr(record, group).items():
+        """Append a record. Only some rows of its statistics are kept."""
+        stats = {name: rows[kept] for name, rows in record.stats.items()}
+        count = len(stats["diverging"])
+        for group, found in (("parameters", record.parameters), ("stats", stats)):
+            arrays = self._arrays[group]
+            for name, rows in found.items():
                 if name not in arrays:  # memory pages are claimed only when they are written
                     shape = (self.num_chains, self.capacity, *rows.shape[2:])
                     arrays[name] = np.empty(shape, rows.dtype)
-                arrays[name][:, self.length : self.length + count] = rows[kept].swapaxes(0, 1)
+                arrays[name][:, self.length : self.length + count] = rows.swapaxes(0, 1)
         self.length += count
 
     def reserve(self, capacity: int) -> None:

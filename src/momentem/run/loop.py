@@ -1,10 +1,11 @@
 """The loop of a run: one compiled program per phase, run in chunks.
 
 A chunk is a compiled loop with a dynamic number of iterations that writes into buffers of a static
-size. One program therefore serves chunks of every length, and memory on the device is bounded by
-the buffers. Between chunks, Python updates the progress bar, copies draws to the host or to the run
-log, and handles Ctrl-C. The key of iteration t is fold_in(run key, t), and moments are updated draw
-by draw, so nothing depends on the division of the run into chunks.
+size: a row per iteration for statistics, and a row per kept iteration for positions, whose
+parameters alone are computed. One program therefore serves chunks of every length, and memory on
+the device is bounded by the buffers. Between chunks, Python updates the progress bar, copies draws
+to the host or to the run log, and handles Ctrl-C. The key of iteration t is fold_in(run key, t),
+and moments are updated draw by draw, so nothing depends on the division of the run into chunks.
 
 On a mesh the same program is divided over devices. If there are several processes, all of them run
 this loop. It waits for each chunk before it starts the next, because the collectives of two
@@ -27,7 +28,7 @@ from momentem.devices.agreement import agree, is_first, time_limit
 from momentem.pytrees import find_node
 from momentem.run.batch_means import Streamed, observe
 from momentem.run.health import Troubles, warn
-from momentem.run.plan import Chunk, Here, Plan, Record, Sink
+from momentem.run.plan import Chunk, Here, Plan, Record, Sink, num_unkept
 from momentem.run.progress import Progress
 from momentem.targets._minibatch import AnyTarget, StochasticTarget, one_gradient
 from momentem.targets.parameters import parameter_forms, parameter_names
@@ -147,20 +148,31 @@ def _iterations(
     moments: Streamed | None,
     start: Array,
     count: Array,
+    unkept: Array,
     *,
     size: int,
+    thin: int,
     keep: tuple[str, ...],
     mesh: Mesh | None,
     is_gathered: bool,
 ) -> tuple[Any, Streamed | None, Record, Array | None, Array]:
     """Run `count` iterations from iteration `start`, or fewer if the sampler settles.
 
-    Return the state, the moments, the record in buffers of `size` rows, the positions at which to
-    check the density, and the number of iterations. On a mesh, states stay divided by chains. The
-    record does too, unless every process needs all of it.
+    The last of every `thin` iterations is kept. `unkept` iterations have passed since the last that
+    was kept. Moments are updated at all iterations, so that all positions are needed if there are
+    any.
+
+    Return the state, the moments, the record in buffers of at most `size` iterations, the positions
+    at which to check the density, and the number of iterations. On a mesh, states stay divided by
+    chains. The record does too, unless every process needs all of it.
     """
     shapes = jax.eval_shape(_record, set_clock(sampler, start), key, state)[1]
-    buffers = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
+    every = _spacing(thin, moments)
+    lengths = (thin - 2 + size) // every + 1 if every > 1 else size, size, size
+    buffers = tuple(
+        jax.tree.map(lambda leaf, n=n: jnp.zeros((n, *leaf.shape), leaf.dtype), shape)
+        for n, shape in zip(lengths, shapes, strict=True)
+    )
 
     def goes_on(carry: tuple) -> Flag:
         i, state, _ = carry
@@ -170,7 +182,12 @@ def _iterations(
         i, state, buffers = carry
         moving = set_clock(sampler, start + i)
         state, row = _record(moving, jax.random.fold_in(key, start + i), state)
-        buffers = jax.tree.map(lambda buffer, value: buffer.at[i].set(value), buffers, row)
+        # the last position that is written to a place is the one that is kept
+        places = (unkept % every + i) // every, i, i
+        buffers = tuple(
+            jax.tree.map(lambda buffer, value, at=at: buffer.at[at].set(value), *pair)
+            for at, *pair in zip(places, buffers, row, strict=True)
+        )
         return i + 1, state, buffers
 
     carry = jax.lax.while_loop(goes_on, iterate, (jnp.zeros_like(count), state, buffers))
@@ -189,14 +206,27 @@ def _iterations(
         by_chain = constrain_sharding(mesh, observed[1:], None if is_gathered else 0)
         moments = Streamed(constrain_sharding(mesh, observed.num_draws, None), *by_chain)
     kept = {name: named[name] for name in keep}
-    seen = None if "lp" in stats else constrain_sharding(mesh, positions[::DENSITY_EVERY], 1)
+    if every < thin:
+        rows = jnp.minimum(thin - 1 - unkept + thin * jnp.arange(-(-size // thin)), size - 1)
+        kept = {name: x[rows] for name, x in kept.items()}
+    seen = None if "lp" in stats else constrain_sharding(mesh, positions[:: _looks(every)], 1)
     kept, stats = constrain_sharding(mesh, (kept, stats), None if is_gathered else 1)
     learning, count = constrain_sharding(mesh, (learning, count), None)
     return state, moments, Record(kept, stats, learning), seen, count
 
 
-STATIC = ("size", "keep", "mesh", "is_gathered")
+STATIC = ("size", "thin", "keep", "mesh", "is_gathered")
 _fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (jax.jit, program))
+
+
+def _spacing(thin: int, moments: Streamed | None) -> int:
+    """Return the number of iterations to a position in the buffer."""
+    return thin if moments is None else 1
+
+
+def _looks(every: int) -> int:
+    """Return the number of positions in the buffer to a look at the density."""
+    return max(1, DENSITY_EVERY // every)
 
 
 def _is_settled(sampler: Sampler, state: Any) -> Flag:
@@ -209,22 +239,26 @@ def _look(
     key: PRNGKey,
     positions: Array,
     start: Array,
-    count: Array,
+    num_looks: Array,
     *,
     mesh: Mesh | None,
     is_gathered: bool,
 ) -> Bool[Array, "looks chains"]:
-    """Return whether the density is finite at every 32nd of the first `count` iterations. It is a
-    separate program, because both phases share it."""
+    """Return whether the density is finite at the first `num_looks` positions. It is a separate
+    program, because both phases share it."""
 
     def look(i: Array, looks: Array) -> Array:
         batch_key = jax.random.fold_in(key, start + DENSITY_EVERY * i)
         finite = jax.vmap(_is_finite, in_axes=(None, None, 0))
         return looks.at[i].set(finite(target, batch_key, positions[i]))
 
-    num_looks = (count - 1) // DENSITY_EVERY + 1
     looks = jax.lax.fori_loop(0, num_looks, look, jnp.ones(positions.shape[:2], bool))
     return constrain_sharding(mesh, looks, None if is_gathered else 1)
+
+
+def _first_rows(count: int, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the first rows of the arrays that this process holds."""
+    return {name: local_part(array)[:count] for name, array in arrays.items()}
 
 
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
@@ -252,8 +286,10 @@ def _run(
     run_key, look_key = begin(plan.seed)[2:]
     # the size fits the longer phase, so that a sampler that learns nothing needs one program only
     longest = max(plan.num_warmup, plan.num_draws)
-    size, most = _chunk_size(sampler, run_key, here.state, longest), 1
     window = find_node(Window, target)
+    longest = longest if window is None else min(longest, window.hold)
+    size, most = _chunk_size(sampler, run_key, here.state, longest), 1
+    every, next_look = _spacing(plan.thin, here.moments), here.iteration
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
     is_gathered = jax.process_count() > 1 and not sink.is_local
     places: dict[str, Any] = {"mesh": mesh, "is_gathered": is_gathered}
@@ -262,6 +298,7 @@ def _run(
         sampler, target = turn_window((sampler, target), window, first)
         left = until - first if window is None else min(until - first, window.left(first))
         count = agree(min(most, left))
+        unkept = num_unkept(plan, first, here.is_frozen)
         with time_limit():
             state, moments, record, seen, done = jax.block_until_ready(
                 _advance(
@@ -272,19 +309,27 @@ def _run(
                     here.moments,
                     first,
                     count,
+                    unkept,
                     size=size,
+                    thin=plan.thin,
                     keep=plan.keep,
                     **places,
                 )
             )
-            looks = None if seen is None else _look(target, look_key, seen, first, done, **places)
-            looks = None if looks is None else local_part(looks)
-        iterations = int(done)
-        if not iterations:
-            break  # the sampler has settled
-        here = Here(first + iterations, here.is_frozen, state, moments)
-        record = jax.tree.map(lambda leaf, end=iterations: local_part(leaf)[:end], record)
-        troubles = Troubles.find(first, record.parameters, record.stats, looks, DENSITY_EVERY)
+            iterations, looked, looks = int(done), [], None
+            if not iterations:
+                break  # the sampler has settled
+            end = first + iterations
+            if seen is not None and end > next_look:
+                ends = range(first + every - 1 - unkept % every, end + every - 1, every)
+                looked = [min(end - 1, each) for each in ends[:: _looks(every)]]
+                looks = local_part(_look(target, look_key, seen, first, len(looked), **places))
+                next_look = looked[-1] + DENSITY_EVERY
+        here = Here(end, here.is_frozen, state, moments)
+        kept = range(first + plan.thin - 1 - unkept, end, plan.thin)
+        lengths = len(kept), iterations, iterations
+        record = Record(*(_first_rows(*pair) for pair in zip(lengths, record, strict=True)))
+        troubles = Troubles.find(range(first, end), kept, *record[:2], looks, looked)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)
         if troubles.diverging.times > record.stats["diverging"].size / 2 and not is_alarmed:

@@ -11,7 +11,7 @@ from momentem.run.health import Troubles
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Chunk", "Here", "Plan", "Record", "Sink", "kept_rows", "learning_rows"]
+__all__ = ["Chunk", "Here", "Plan", "Record", "Sink", "kept_rows", "learning_rows", "num_unkept"]
 
 
 class Plan(NamedTuple):
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 class Record(NamedTuple):
     """What is kept of one iteration or, with a leading axis, of many iterations."""
 
-    parameters: dict[str, Any]  # by the user's names, chains first
+    parameters: dict[str, Any]  # by the user's names, chains first; of iterations that are kept
     stats: dict[str, Any]
     learning: dict[str, Any]
 
@@ -51,7 +51,7 @@ class Chunk(NamedTuple):
 
     first: int
     iterations: int
-    record: Record  # a row per iteration
+    record: Record  # a row per iteration; of parameters, a row per iteration that is kept
     learnt: Any
     here: Here
     troubles: Troubles
@@ -91,11 +91,16 @@ class Sink(Protocol):
         ...
 
 
+def num_unkept(plan: Plan, first: int, is_frozen: bool) -> int:
+    """Return the number of iterations before iteration `first` since the last that was kept."""
+    return (first - (plan.num_warmup if is_frozen else 0)) % plan.thin
+
+
 def kept_rows(plan: Plan, chunk: Chunk) -> slice:
-    """Return the rows of a chunk that are kept: the last of every `thin` iterations of its
-    phase."""
-    done = chunk.first - (plan.num_warmup if chunk.here.is_frozen else 0)
-    return slice(plan.thin - 1 - done % plan.thin, chunk.iterations, plan.thin)
+    """Return the iterations of a chunk that are kept: the last of every `thin` iterations of its
+    phase. `chunk.record.parameters` has rows for these alone."""
+    before = num_unkept(plan, chunk.first, chunk.here.is_frozen)
+    return slice(plan.thin - 1 - before, chunk.iterations, plan.thin)
 
 
 def learning_rows(chunk: Chunk) -> dict[str, np.ndarray]:

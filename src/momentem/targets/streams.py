@@ -27,6 +27,7 @@ from momentem.types import PRNGKey
 from momentem.xla.host_memory import empty_rows, on_device
 
 __all__ = [
+    "ReadAhead",
     "Stream",
     "Window",
     "check_whole",
@@ -74,7 +75,45 @@ def _blocks(source: Source, epoch: int) -> Iterator[Block]:
         epoch += 1
 
 
-class Stream:
+class ReadAhead:
+    """Windows that a thread reads, one ahead of the one in use. A subclass says how to `read`.
+
+    Attributes:
+        stalled: seconds that were spent waiting for a window so far.
+    """
+
+    def __init__(self) -> None:
+        self.stalled = 0.0
+        self._reader: ThreadPoolExecutor | None = None
+        self._now: tuple[int, Any] | None = None  # number and rows of the window in use
+        self._next: tuple[int, Future] | None = None
+
+    def read(self, index: int) -> Any:
+        """Return the rows of window `index`, on the host."""
+        raise NotImplementedError
+
+    def rows(self, index: int) -> Any:
+        """Return the rows of window `index`, and start to read the next window."""
+        if self._now is None or self._now[0] != index:
+            if self._reader is None:
+                self._reader = ThreadPoolExecutor(1, "momentem-stream")
+            if self._next is None or self._next[0] != index:
+                self._next = index, self._reader.submit(self.read, index)
+            begun = time.perf_counter()
+            rows = self._next[1].result()
+            self.stalled += time.perf_counter() - begun
+            self._now = index, on_device(rows)
+            self._next = index + 1, self._reader.submit(self.read, index + 1)
+        return self._now[1]
+
+    def close(self) -> None:
+        """End the thread and let go of the windows. Asking for rows starts it again."""
+        if self._reader is not None:
+            self._reader.shutdown(cancel_futures=True)
+        self._reader = self._now = self._next = None
+
+
+class Stream(ReadAhead):
     """Consecutive windows of a source. Make it with `momentem.stream`.
 
     Attributes:
@@ -84,31 +123,18 @@ class Stream:
     """
 
     def __init__(self, source: Source, window_rows: int, hold: int | None, seed: int) -> None:
-        self.num_rows, self.window_rows, self.stalled = source.num_rows, window_rows, 0.0
+        super().__init__()
+        self.num_rows, self.window_rows = source.num_rows, window_rows
         self._source, self._hold, self._seed = source, hold, seed
         self._cursor = Cursor(source, 0)
-        self._reader = ThreadPoolExecutor(1, "momentem-stream")
-        self._now: tuple[int, Any] | None = None  # number and rows of the window in use
-        self._next: tuple[int, Future] | None = None
 
     def open(self, batch_size: int) -> "Window":
         """Return the first window, for minibatches of `batch_size` rows."""
         hold = max(1, self.window_rows // (40 * batch_size)) if self._hold is None else self._hold
         return Window(self.rows(0), self, hold)
 
-    def rows(self, index: int) -> Any:
-        """Return the rows of window `index`, and start to read the next window."""
-        if self._now is None or self._now[0] != index:
-            if self._next is None or self._next[0] != index:
-                self._next = index, self._reader.submit(self._read, index)
-            begun = time.perf_counter()
-            rows = self._next[1].result()
-            self.stalled += time.perf_counter() - begun
-            self._now = index, on_device(rows)
-            self._next = index + 1, self._reader.submit(self._read, index + 1)
-        return self._now[1]
-
-    def _read(self, index: int) -> Any:
+    def read(self, index: int) -> Any:
+        """Return the rows of window `index`, on the host."""
         size = self.window_rows
         if self._cursor.row != index * size:
             self._cursor = Cursor(self._source, index * size)

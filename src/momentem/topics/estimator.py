@@ -1,19 +1,21 @@
 """The topic model in scikit-learn's manner: `TopicModel(50).fit(X).transform(X)`."""
 
-from pathlib import Path
+import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from momentem.topics import runs
-from momentem.topics.corpus import Corpus, corpus, split_words
+from momentem.topics._corpus import Corpus, corpus, split_words
+from momentem.topics._fit import fit
 from momentem.topics.evaluation import Perplexity, fold_in, perplexity
-from momentem.topics.fit import fit
-from momentem.topics.model import model
-from momentem.topics.recipes import recipe
+from momentem.topics.model import make_model
 from momentem.topics.runs import TopicRun
 
-__all__ = ["TopicModel"]
+__all__ = ["TopicModel", "mean_shares"]
+
+BATCH = 100  # documents
 
 
 class TopicModel:
@@ -21,22 +23,24 @@ class TopicModel:
 
     Args:
         num_topics: the most there can be.
-        sampler: one of `recipes.RECIPES`.
-        num_burn_in: iterations before the first sample.
-        num_draws: iterations after those.
-        stride: between samples that are kept.
-        batch_size: documents of a minibatch; None is 100, or fewer for fewer documents.
+        sampler: one of `samplers.SAMPLERS`.
+        num_warmup: iterations before the first draw: the search for a start, at most 300 of them
+            and half, then those in which the sampler may learn.
+        num_draws: iterations after warm-up.
+        thin: keep every `thin`-th of them as a sample.
+        batch_size: documents of a minibatch, an even number. Default: 100, or fewer for fewer
+            documents.
         num_steps: minibatches per iteration.
         topic_shape: eta; smaller topics have fewer words.
         seed: the same seed gives the same topics.
-        is_progress_shown: in a terminal.
+        progress: show a progress bar, in a terminal.
 
     Examples:
         >>> import numpy as np
         >>> from momentem.topics import TopicModel
         >>> rng = np.random.default_rng(0)
         >>> X = rng.poisson(np.repeat([[3.0, 3.0, 0.1, 0.1], [0.1, 0.1, 3.0, 3.0]], 20, axis=0))
-        >>> model = TopicModel(2, num_burn_in=20, num_draws=20, stride=20, num_steps=2)
+        >>> model = TopicModel(2, "sghmc", num_warmup=20, num_draws=20, thin=20, num_steps=2)
         >>> model.fit(X).transform(X).shape
         (40, 2)
     """
@@ -45,109 +49,115 @@ class TopicModel:
         self,
         num_topics: int = 100,
         sampler: str = "sghmc-tuned",
-        num_burn_in: int = 1500,
+        num_warmup: int = 1500,
         num_draws: int = 1500,
-        stride: int = 100,
+        thin: int = 100,
         batch_size: int | None = None,
         num_steps: int = 10,
         topic_shape: float = 0.05,
         seed: int = 0,
-        is_progress_shown: bool = True,
+        progress: bool = True,
     ):
         self.num_topics, self.sampler, self.seed = num_topics, sampler, seed
-        self.num_burn_in, self.num_draws, self.stride = num_burn_in, num_draws, stride
+        self.num_warmup, self.num_draws, self.thin = num_warmup, num_draws, thin
         self.batch_size, self.num_steps, self.topic_shape = batch_size, num_steps, topic_shape
-        self.is_progress_shown = is_progress_shown
+        self.progress = progress
 
-    def fit(self, X: Any, y: Any = None, measure: Perplexity | None = None, watch: Any = None):
-        """Samples the topics of a corpus.
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        measure: Perplexity | None = None,
+        watch: Callable[[int, float, float], None] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> "TopicModel":
+        """Sample the topics of a corpus.
 
         Args:
             X: a Corpus, or counts, documents as rows: a sparse matrix or a dense array.
             y: ignored, as in scikit-learn.
             measure: of the perplexity of every sample.
-            watch: called with iteration, single and average perplexity.
+            watch: called with iteration, single and average perplexity after every sample.
+            out: a new folder that the run is written to as it goes. Default: it is kept in memory.
+            resume: go on with the run in `out` if there is one, to the same bits, so that the same
+                script starts a run and goes on with it after a crash.
         """
         del y
         train = _as_corpus(X)
         num_full = int(np.sum(train.lengths() > 0))
         if num_full < 2:
             raise ValueError(f"X must have at least 2 documents with words, got {num_full}")
-        batch_size = self.batch_size or min(100, num_full // 2 * 2)
-        shape = model(
-            train.num_words,
-            self.num_topics,
-            topic_shape=self.topic_shape,
-            frequencies=train.frequencies(),
-        )
-        found = fit(
-            shape,
+        default = min(BATCH, num_full // 2 * 2)
+        frequencies = train.frequencies()
+        self.run_ = fit(
+            make_model(
+                train.num_words,
+                self.num_topics,
+                topic_shape=self.topic_shape,
+                frequencies=frequencies,
+            ),
             train,
-            recipe(self.sampler, shape, train, self.num_steps),
+            self.sampler,
             num_steps=self.num_steps,
-            num_burn_in=self.num_burn_in,
+            num_warmup=self.num_warmup,
             num_draws=self.num_draws,
-            stride=self.stride,
-            batch_size=batch_size,
+            thin=self.thin,
+            batch_size=default if self.batch_size is None else self.batch_size,
             seed=self.seed,
             measure=measure,
             watch=watch,
-            is_progress_shown=self.is_progress_shown,
-        )
-        about = {
-            "sampler": self.sampler,
-            "seed": self.seed,
-            "num_documents": train.num_documents,
-            "num_tokens": int(train.num_tokens),
-            "num_iterations": self.num_burn_in + self.num_draws,
-            "num_divergences": found.num_divergences,
-            "seconds_per_iteration": found.seconds_per_iteration,
-        }
-        self.run_ = TopicRun(
-            found.topics, found.weights, found.hyper, found.trace, train.vocabulary, about
+            progress=self.progress,
+            out=out,
+            resume=resume,
         )
         return self
 
     @property
     def components_(self) -> np.ndarray:
-        """Posterior mean of the topics, (K, V), rows summing to 1."""
+        """Return the posterior mean of the topics, (K, V), rows summing to 1."""
         return self._run().mean_topics.T
 
     def transform(self, X: Any) -> np.ndarray:
-        """Shares of topics in documents, (N, K), averaged over samples; an empty document has the
-        prior's.
+        """Return shares of topics in documents, (N, K), averaged over samples. An empty document
+        has the prior's.
 
         Args:
             X: as in `fit`, over the same words.
         """
-        return shares(self._run(), _as_corpus(X))
+        return mean_shares(self._run(), _as_corpus(X))
 
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
-        """`fit(X).transform(X)`."""
+        """Return `fit(X).transform(X)`."""
         return self.fit(X, y).transform(X)
 
     def perplexity(self, X: Any, share: float = 0.8, seed: int = 0) -> float:
-        """Of held-out words of documents, the rest of whose words is known: of the average over
-        samples.
+        """Return the perplexity of words held out of documents, given their other words: that of
+        the average over samples.
 
         Args:
             X: as in `fit`, over the same words.
-            share: of the words that is known.
-            seed: which words.
+            share: of the words that is given.
+            seed: of the split.
         """
         run = self._run()
         observed, held_out = split_words(_as_corpus(X), share, seed)
         return perplexity(run.topics, run.weights, observed, held_out)[1]
 
-    def save(self, folder: str | Path) -> None:
-        """Writes the samples to a folder."""
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the samples to a folder that is new or empty. What `fit(out=…)` made is there."""
         runs.save(self._run(), folder)
 
     @staticmethod
-    def load(folder: str | Path) -> "TopicModel":
-        """A model that was saved."""
+    def load(folder: str | os.PathLike[str]) -> "TopicModel":
+        """Return the model in a folder of `save` or of `fit(out=…)`, finished or not."""
         found = runs.load(folder)
-        loaded = TopicModel(found.topics.shape[2], seed=found.about.get("seed", 0))
+        about = dict(found.about)
+        names = ("num_topics", "sampler", "seed", "thin", "batch_size", "num_steps", "topic_shape")
+        num_warmup = about["num_start"] + about["num_warmup"]
+        num_draws = about["thin"] * len(found.weights)
+        sizes = {name: about[name] for name in names}
+        loaded = TopicModel(**sizes, num_warmup=num_warmup, num_draws=num_draws)
         loaded.run_ = found
         return loaded
 
@@ -157,8 +167,8 @@ class TopicModel:
         return self.run_
 
 
-def shares(run: TopicRun, documents: Corpus) -> np.ndarray:
-    """Shares of topics in documents, averaged over samples.
+def mean_shares(run: TopicRun, documents: Corpus) -> np.ndarray:
+    """Return shares of topics in documents, (N, K), averaged over samples.
 
     Args:
         run: a fitted model.

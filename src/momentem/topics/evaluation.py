@@ -1,4 +1,4 @@
-"""What topics are worth: perplexity of held-out words, coherence, top words, active topics.
+"""Measures of topics: perplexity of held-out words, coherence, top words, active topics.
 
 Perplexity is the paper's: with the words of every test document split into observed and held out,
 
@@ -6,7 +6,7 @@ Perplexity is the paper's: with the words of every test document split into obse
 
 over held-out words, where s runs over samples of the global variables and g_n, the loads of a
 document, comes from its observed words alone, by the posterior-mean fixed point of local.py (the
-`fold-in`). A single sample (S = 1) and the average are different numbers: both are told.
+`fold-in`). A single sample (S = 1) and the average are different numbers: both are reported.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from momentem.topics.corpus import Corpus
+from momentem.topics._corpus import Corpus
 from momentem.topics.local import collapsed_field, in_lines
 from momentem.topics.minibatches import padded
 
@@ -34,8 +34,8 @@ class Padded(NamedTuple):
 
 
 def in_blocks(corpus: Corpus, block: int = BLOCK) -> list[Padded]:
-    """All documents, in blocks by length; widths and heights are few, so that few programs are
-    compiled."""
+    """Return all documents, in blocks by length; there are few widths and heights, so that few
+    programs are compiled."""
     lengths = corpus.lengths()
     order = np.argsort(lengths, kind="stable")
     blocks = []
@@ -50,7 +50,7 @@ def in_blocks(corpus: Corpus, block: int = BLOCK) -> list[Padded]:
 
 
 def _rounded(width: int) -> int:
-    """Up to the next of 8, 12, 16, 24, 32, 48, …: never more than half as much again."""
+    """Return the next of 8, 12, 16, 24, 32, 48, …: at most half as much again."""
     power = 8
     while width > power:
         if width <= power * 3 // 2:
@@ -70,7 +70,7 @@ def _rates(phi: Any, words: Any, loads: Any) -> Any:
 
 
 def fold_in(phi: Any, weights: Any, corpus: Corpus) -> np.ndarray:
-    """The loads g of every document, (N, K): E[theta | words] up to a document's scale.
+    """Return the loads g of every document, (N, K): E[theta | words] up to a document's scale.
 
     Args:
         phi: topics, (V, K), columns summing to 1.
@@ -103,34 +103,43 @@ class Perplexity:
             raise ValueError("held_out must have words, got none; split again with a lower share")
 
     def add(self, phi: Any, weights: Any) -> tuple[float, float]:
-        """Takes one sample in; the perplexity of it alone, and of all so far."""
+        """Take one sample in; return the perplexity of it alone, and of all so far."""
         loads = fold_in(phi, weights, self.observed)
-        own = loads.sum(axis=1)
-        self.totals += own
-        single = together = 0.0
-        for block, sums in zip(self.held_out, self.sums, strict=True):
+        phi, own = jnp.asarray(phi, np.float32), loads.sum(axis=1)
+        totals, sums, single, together = self.totals + own, [], 0.0, 0.0
+        for block, before in zip(self.held_out, self.sums, strict=True):
             here = np.ones((len(block.words), loads.shape[1]), np.float32)
             here[: len(block.documents)] = loads[block.documents]
-            rates = np.asarray(_rates(jnp.asarray(phi, np.float32), block.words, here), np.float64)
-            sums += rates
+            rates = np.asarray(_rates(phi, block.words, here), np.float64)
+            sums.append(before + rates)
             num = len(block.documents)
             counts = block.counts[:num]
             single += np.sum(counts * np.log(rates[:num] / own[block.documents][:, None]))
-            totals = self.totals[block.documents][:, None]
-            together += np.sum(counts * np.log(sums[:num] / totals))
+            scale = totals[block.documents][:, None]
+            together += np.sum(counts * np.log(sums[-1][:num] / scale))
+        self.totals, self.sums = totals, sums  # last, so that Ctrl-C leaves a sample in or out
         return float(np.exp(-single / self.num_tokens)), float(np.exp(-together / self.num_tokens))
 
 
 def perplexity(
     topics: Any, weights: Any, observed: Corpus, held_out: Corpus
 ) -> tuple[float, float]:
-    """Mean single-sample perplexity, and that of the average over samples.
+    """Return the mean perplexity of single samples, and that of their average.
 
     Args:
         topics: samples of phi, (S, V, K).
         weights: samples of r, (S, K).
         observed: words that documents are folded in from.
         held_out: words that are predicted.
+
+    Examples:
+        >>> import numpy as np
+        >>> from momentem.topics import corpus, perplexity
+        >>> phi = np.array([[0.75], [0.25]])  # two words, one topic
+        >>> words = corpus([[1, 0]])
+        >>> single, average = perplexity([phi], [np.ones(1)], words, words)
+        >>> round(single, 3), round(average, 3)
+        (1.333, 1.333)
     """
     measure = Perplexity(observed, held_out)
     found = [measure.add(phi, r) for phi, r in zip(topics, weights, strict=True)]
@@ -138,31 +147,46 @@ def perplexity(
 
 
 def unigram_perplexity(train: Corpus, held_out: Corpus) -> float:
-    """Of the training words' frequencies (with one word added to each), the baseline."""
+    """Return the perplexity of the training words' frequencies, one added to each: a baseline."""
     frequencies = train.frequencies() + 1
     logs = np.log(frequencies / frequencies.sum())
     return float(np.exp(-np.sum(held_out.counts * logs[held_out.words]) / held_out.num_tokens))
 
 
 def top_words(topics: np.ndarray, num: int = 10) -> np.ndarray:
-    """The ids of the likeliest words of each topic, (K, num).
+    """Return the ids of the likeliest words of each topic, (K, num).
 
     Args:
         topics: phi, (V, K), or a mean of it.
-        num: of words.
+        num: words per topic.
+
+    Examples:
+        >>> import numpy as np
+        >>> from momentem.topics import top_words
+        >>> top_words(np.array([[0.6, 0.1], [0.3, 0.2], [0.1, 0.7]]), num=2)
+        array([[0, 1],
+               [2, 1]])
     """
     return np.argsort(-np.asarray(topics), axis=0, kind="stable")[:num].T
 
 
 def coherence(topics: np.ndarray, corpus: Corpus, num: int = 10) -> np.ndarray:
-    """Normalised pointwise mutual information of the top words of each topic, averaged over pairs.
+    """Return the normalised pointwise mutual information of the top words of each topic, averaged
+    over pairs.
 
         NPMI = log(p(a, b) / p(a) p(b)) / -log p(a, b),      p over documents; -1 if never together
 
     Args:
         topics: phi, (V, K).
         corpus: whose documents are counted.
-        num: of top words.
+        num: top words per topic.
+
+    Examples:
+        >>> import numpy as np
+        >>> from momentem.topics import coherence, corpus
+        >>> documents = corpus([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+        >>> coherence(np.array([[0.5, 0.5], [0.4, 0.1], [0.1, 0.4]]), documents, num=2)
+        array([ 1., -1.])
     """
     chosen = top_words(topics, num)
     present = corpus.to_csr().astype(bool).astype(np.float64)
@@ -181,7 +205,7 @@ def coherence(topics: np.ndarray, corpus: Corpus, num: int = 10) -> np.ndarray:
 
 
 def active_topics(weights: np.ndarray, share: float = 0.01) -> np.ndarray:
-    """How many topics have at least this share of an even one's weight, in every sample.
+    """Return the number of topics that have at least this share of the mean weight, per sample.
 
     Args:
         weights: samples of r, (S, K).

@@ -75,20 +75,20 @@ class LocalStep(NamedTuple):
 
 
 def fixed_point(num: int = 5) -> LocalStep:
-    """The collapsed posterior's fixed point.
+    """Return the local step that iterates to the collapsed posterior's fixed point.
 
     Args:
-        num: of iterations.
+        num: iterations.
     """
     check_count(1, num=num)
     return LocalStep(Partial(_fixed_point, Static(num)))
 
 
 def gibbs(num: int = 2) -> LocalStep:
-    """Exact Gibbs sweeps, the last of which is told.
+    """Return the local step of exact Gibbs sweeps, which gives the result of the last.
 
     Args:
-        num: of sweeps.
+        num: sweeps.
     """
     check_count(1, num=num)
     return LocalStep(Partial(_gibbs, Static(num)))
@@ -97,30 +97,30 @@ def gibbs(num: int = 2) -> LocalStep:
 def responsibilities(
     phi: Float[Array, "*words topics"], loads: Any
 ) -> Float[Array, "*words topics"]:
-    """phi_wk theta_k / phi_w . theta, with loads that fit phi."""
+    """Return phi_wk theta_k / phi_w . theta, with loads that fit phi."""
     joint = phi * loads
     # a product with ones, which a processor sums up by eights
     return joint / (joint @ jnp.ones_like(joint, shape=joint.shape[-1:]))[..., None]
 
 
 def summed(lines: Lines, values: Array) -> Array:
-    """Sums over the lines of each document."""
+    """Return sums over the lines of each document."""
     zeros = jnp.zeros((lines.num_documents.value, *values.shape[1:]), values.dtype)
     return zeros.at[lines.documents].add(values, indices_are_sorted=True)
 
 
 def rates_of(lines: Lines, loads: Loads) -> Float[Array, "lines width"]:
-    """phi_w . theta of every word."""
+    """Return phi_w . theta of every word."""
     return jnp.einsum("lwk,lk->lw", lines.phi, loads[lines.documents])
 
 
 def gathered(lines: Lines, amounts: Float[Array, "lines width"]) -> Loads:
-    """sum_w a_w phi_wk over the words of each document."""
+    """Return sum_w a_w phi_wk over the words of each document."""
     return summed(lines, jnp.einsum("lwk,lw->lk", lines.phi, amounts))
 
 
 def climbed(lines: Lines, weights: Weights) -> Loads:
-    """A few iterations of g_k <- r_k + sum_w y_w phi_wk g_k / phi_w . g."""
+    """Return the loads after a few iterations of g_k <- r_k + sum_w y_w phi_wk g_k / phi_w . g."""
 
     def climb(_: Any, loads: Loads) -> Loads:
         return weights[None] + loads * gathered(lines, lines.counts / rates_of(lines, loads))
@@ -196,8 +196,8 @@ def _gibbs(num: Static, key: PRNGKey, lines: Lines, weights: Weights) -> Local:
 
 
 def log_gamma(shape: Any, normals: Any, uniforms: Any) -> Array:
-    """Logarithms of gamma variates, by Marsaglia and Tsang's method for shape + 1 >= 1: the first
-    of a few proposals that is accepted, and the last if none is."""
+    """Return logarithms of gamma variates, by Marsaglia and Tsang's method for shape + 1 >= 1: the
+    first of a few proposals that is accepted, and the last if none is."""
     d = shape + 2 / 3
     v = (1 + normals / jnp.sqrt(9 * d)[None]) ** 3
     log_v = jnp.log(jnp.maximum(v, TINY))
@@ -211,7 +211,7 @@ def log_gamma(shape: Any, normals: Any, uniforms: Any) -> Array:
 def picked(
     lines: Lines, owners: Int[Array, " tokens"], loads: Loads, chances: Float[Array, " tokens"]
 ) -> Int[Array, " tokens"]:
-    """A topic for every token, with chances in proportion to phi_wk theta_k.
+    """Draw a topic for every token, with chances in proportion to phi_wk theta_k.
 
     First one of about sqrt(K) combs of topics b, b + S, b + 2 S, …, then one of its teeth, so that
     no more than sqrt(K) numbers are ever summed up one after the other; the combs' sums are shared
@@ -241,8 +241,8 @@ def picked(
 
 
 def _located(columns: list[Array], u: Array, dtype: Any) -> tuple[Array, Array]:
-    """Of a few columns laid end to end, how far into one of them u is, and which it is. (XLA's
-    cumulative sum is ten times slower on a CPU.)"""
+    """Lay a few columns end to end, and return how far into one of them u is, and which it is.
+    (XLA's cumulative sum is ten times slower on a CPU.)"""
     total = before = jnp.zeros_like(u)
     which = jnp.zeros_like(u, dtype)
     for column in columns[:-1]:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from momentem.checks import check_count, check_instance
-from momentem.topics.corpus import REMEDY, Corpus, offsets, ranges
+from momentem.topics._corpus import REMEDY, Corpus, offsets, ranges
 
 __all__ = ["Layout", "Minibatches", "draw_minibatches", "layout", "num_tokens", "padded"]
 
-MOST = 4  # tokens of one word in one document that are told apart
+MOST = 4  # tokens of one word in one document
 WIDTH = 8  # words of a line: as many as a processor multiplies at once
 
 
@@ -40,11 +40,11 @@ class Layout(NamedTuple):
 
     @property
     def sizes(self) -> np.ndarray:
-        """The number of documents of every stratum."""
+        """Return the number of documents of every stratum."""
         return np.diff(self.edges)
 
     def weights(self, num_parts: int) -> np.ndarray:
-        """The number of documents that each of a minibatch stands for."""
+        """Return the number of documents that each document of a minibatch stands for."""
         return np.tile(self.sizes, num_parts).astype(np.float64)
 
 
@@ -59,7 +59,7 @@ class Minibatches(NamedTuple):
 
 
 def num_tokens(corpus: Corpus) -> np.ndarray:
-    """The tokens of each document that are told apart.
+    """Return the number of tokens of each document.
 
     Args:
         corpus: whose documents; read in blocks.
@@ -73,7 +73,7 @@ def num_tokens(corpus: Corpus) -> np.ndarray:
 
 
 def layout(corpus: Corpus, num: int) -> Layout:
-    """Strata of equal size, to a document.
+    """Return strata of equal size, to a document.
 
     Args:
         corpus: whose documents; those without words are in no stratum.
@@ -101,7 +101,7 @@ def draw_minibatches(
     shape: tuple[int, ...],
     num_parts: int,
 ) -> Minibatches:
-    """For every entry of `shape`, `num_parts` times and independently, one document of each
+    """Draw, for every entry of `shape`, `num_parts` times and independently, one document of each
     stratum, all of a stratum's with the same chance. Of a mapped file no others are read.
 
     Args:
@@ -150,7 +150,7 @@ def draw_minibatches(
 
 
 def padded(corpus: Corpus, documents: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Words and counts of documents, (*documents, width), both 0 where there is no word."""
+    """Return words and counts of documents, (*documents, width), both 0 where there is no word."""
     firsts = corpus.starts[documents]
     lengths = corpus.starts[documents + 1] - firsts
     entries = ranges(firsts.ravel(), lengths.ravel())

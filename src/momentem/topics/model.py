@@ -31,11 +31,13 @@ from jaxtyping import Array, Float
 from momentem.checks import check_count, check_positive
 from momentem.pytrees import Static
 from momentem.targets._minibatch import NoisyGradient, StochasticTarget
+from momentem.targets.streams import Window
 from momentem.topics.local import Lines, LocalStep, rates_of, summed
 from momentem.types import PRNGKey, Scalar, Vector
+from momentem.xla.keys import key
 from momentem.xla.once import compute_once
 
-__all__ = ["Blocks", "Model", "minibatch_target", "model"]
+__all__ = ["Blocks", "Model", "make_model", "minibatch_target"]
 
 Topics = Float[Array, "words topics"]
 
@@ -60,14 +62,14 @@ class Model(NamedTuple):
     even_counts: Float[Array, " words"]  # of each word in a topic, if all topics were alike
 
     def blocks(self, position: Vector) -> Blocks:
-        """A flat position in its parts."""
+        """Return a flat position in its parts."""
         V, K = self.num_words.value, self.num_topics.value
         topics, weights, times, hyper = jnp.split(position, [V * K, V * K + K, V * K + 2 * K])
         return Blocks(topics.reshape(V, K), weights, times, hyper)
 
     @staticmethod
     def flat(blocks: Blocks) -> Vector:
-        """The inverse of `blocks`."""
+        """Return the flat position of its parts."""
         return jnp.concatenate([part.reshape(-1) for part in blocks])
 
     @property
@@ -77,7 +79,7 @@ class Model(NamedTuple):
         return self.num_words.value * K + 2 * K + 3
 
 
-def model(
+def make_model(
     num_words: int,
     num_topics: int = 100,
     num_rounds: int | None = None,
@@ -86,16 +88,16 @@ def model(
     frequencies: Any = None,
     dtype: Any = jnp.float32,
 ) -> Model:
-    """The topic model for a vocabulary.
+    """Return the topic model of a vocabulary.
 
     Args:
         num_words: V.
         num_topics: K, where the Gamma process is cut off.
-        num_rounds: of its construction; None is the square root of K.
+        num_rounds: of its construction. Default: the square root of K.
         topic_shape: eta, of the Dirichlet prior of topics.
         odds_shapes: a0 and b0, of the prior of p_n.
-        frequencies: how often each word occurs in the corpus, which sets the scale of masses; None
-            leaves it to the prior.
+        frequencies: how often each word occurs in the corpus, which sets the scale of masses.
+            Default: the prior alone sets it.
         dtype: of the chain.
     """
     check_count(1, num_words=num_words, num_topics=num_topics)
@@ -115,7 +117,7 @@ def model(
 
 
 def log_prior(model: Model, position: Blocks) -> Scalar:
-    """Of all four blocks, in the coordinates of the chain."""
+    """Return the log prior density of all four blocks, in the coordinates of the chain."""
     x, rho, tau, h = position
     log_alpha, log_gamma, log_c = h
     d, T = model.rounds, jnp.exp(tau)
@@ -123,18 +125,19 @@ def log_prior(model: Model, position: Blocks) -> Scalar:
     topics = jnp.sum(model.topic_shape * x - jnp.exp(x))
     atoms = jnp.sum(log_c - jnp.exp(log_c + log_E) + log_E)
     times = jnp.sum(d * log_alpha - gammaln(d) + d * tau - jnp.exp(log_alpha) * T)
-    # of every round, C atoms ~ Poisson(gamma): the number of atoms and of rounds are known
+    # every round has Poisson(gamma) atoms: the numbers of atoms and of rounds are known
     num_rounds = jnp.max(d)
     rounds = len(d) * log_gamma - num_rounds * jnp.exp(log_gamma)
     return topics + atoms + times + rounds + jnp.sum(h - jnp.exp(h))
 
 
 def expected_curvature(model: Model, position: Vector) -> Vector:
-    """-E[hess log prior] along the axes, and of topics what they would see if all were alike.
+    """Return -E[hess log prior] along the axes, plus, for topics, the counts of words that each
+    would have if all were alike.
 
-    eta, not the e^x of a log gamma's own curvature, which is no guide where the prior is all there
-    is. The even counts keep a word that one topic is about to take for itself, so that its gradient
-    grows a hundredfold within an E-step, from being thrown out of it.
+    For topics the prior adds eta. Its own curvature e^x is no guide where there are no data. When
+    one topic takes a word for itself, its gradient grows a hundredfold within an E-step; the even
+    counts keep the chain stable then.
     """
     d, T = model.rounds, jnp.exp(model.blocks(position).times)
     # of log E, which has 1, and log T, which has d; of h the numbers that it is seen in
@@ -145,7 +148,7 @@ def expected_curvature(model: Model, position: Vector) -> Vector:
 
 
 def topics_of(model: Model, position: Vector) -> tuple[Topics, Float[Array, " topics"]]:
-    """phi, whose columns sum to 1, and r."""
+    """Return phi, whose columns sum to 1, and r."""
     x, rho, _, _ = model.blocks(position)
     gamma = jnp.exp(x)
     # less than e^-60 is no weight at all, and has no digamma
@@ -153,7 +156,7 @@ def topics_of(model: Model, position: Vector) -> tuple[Topics, Float[Array, " to
 
 
 class Sums(NamedTuple):
-    """Sums over the documents of a minibatch, each so many times."""
+    """Weighted sums over the documents of a minibatch."""
 
     counts: Topics  # S
     weights: Float[Array, " topics"]  # d/dr
@@ -169,8 +172,8 @@ def document_sums(
     batch: Any,
     *times: Float[Array, " documents"],
 ) -> tuple[Sums, ...]:
-    """S, d/dr and the log likelihood of documents, which are written in lines as
-    `minibatches.draw_minibatches` does; one for each way to say how often a document counts."""
+    """Return S, d/dr and the log likelihood of documents in lines, as
+    `minibatches.draw_minibatches` writes them: one sum for each of the weightings `times`."""
     indices = batch.words, batch.documents, batch.tokens
     words, documents, tokens = (each.astype(np.int32) for each in indices)
     y, token_counts = (each.astype(phi.dtype) for each in (batch.counts, batch.token_counts))
@@ -203,37 +206,43 @@ def document_sums(
 def minibatch_target(
     model: Model,
     local: LocalStep,
-    batches: Any,
+    window: Window,
     strata: Float[Array, " documents"],
     initial: Vector,
     batch_share: float,
 ) -> StochasticTarget:
-    """The posterior, with minibatches that are given: as many as are asked of it, in order.
+    """Return the posterior, whose minibatches in an iteration are those that the window has for it.
 
     Args:
         model: what is sampled.
         local: how documents are explained.
-        batches: of two halves, as `minibatches.draw_minibatches` makes them, one for each step.
+        window: of minibatches of two halves, by iteration and step, as `DocumentStream` draws them.
         strata: the number of documents that each of a minibatch stands for.
         initial: a position.
         batch_share: documents of a minibatch over all documents.
     """
+    noisy_gradient = Partial(_noisy_gradient, model, local, strata)
     return StochasticTarget(
-        logdensity=Partial(_unknown),
+        logdensity=Partial(_log_density, noisy_gradient, window),
         initial=initial,
         constrain=Partial(_constrain, model),
-        unconstrain=Partial(_unconstrain),
-        unravel=Partial(Model.blocks, model),
-        batches=Partial(_batches, batches),
-        noisy_gradient=Partial(_noisy_gradient, model, local, strata),
+        unconstrain=Partial(_unconstrain, model),
+        unravel=Partial(_unravel, model),
+        batches=Partial(_batches, window),
+        noisy_gradient=noisy_gradient,
         prior_curvature=Partial(expected_curvature, model),
         information_scale=batch_share,
     )
 
 
-def _unknown(position: Vector) -> Scalar:
-    """The log density of all documents is never computed."""
-    return jnp.full((), jnp.nan, position.dtype)
+def _log_density(noisy_gradient: Any, window: Window, position: Vector) -> Scalar:
+    """Return the first minibatch's estimate, whose gradient is the minibatch's: that of the value,
+    which a local step stands behind, is not wanted."""
+    rows, keys = _batches(window, key(0), Static(1))
+    batch = jax.tree.map(lambda leaf: leaf[0], rows), keys[0]
+    here = jax.lax.stop_gradient(position)
+    estimate = noisy_gradient(batch, here)
+    return estimate.logdensity + (position - here) @ estimate.gradient
 
 
 def _constrain(model: Model, position: Vector) -> dict[str, Array]:
@@ -242,12 +251,21 @@ def _constrain(model: Model, position: Vector) -> dict[str, Array]:
     return {"topics": phi, "weights": r, "times": jnp.exp(tau), "hyper": jnp.exp(h)}
 
 
-def _unconstrain(parameters: Any) -> Vector:
-    raise NotImplementedError("topics are known up to a scale; start from `topics.start` instead")
+def _unconstrain(model: Model, parameters: Any) -> Vector:
+    """Return a position with these parameters. Topics are known up to a scale: the prior's mean."""
+    scale = model.topic_shape * model.num_words.value  # E[sum_v gamma_vk]
+    parts = {name: jnp.log(parameters[name]) for name in Blocks._fields}
+    return Model.flat(Blocks(**(parts | {"topics": jnp.log(scale * parameters["topics"])})))
 
 
-def _batches(batches: Any, key: PRNGKey, number: Static) -> Any:
-    return batches, jax.random.split(key, number.value)
+def _unravel(model: Model, position: Vector) -> dict[str, Array]:
+    return model.blocks(position)._asdict()
+
+
+def _batches(window: Window, key: PRNGKey, number: Static) -> Any:
+    """Return the first minibatches of the window's iteration, and a key for each."""
+    rows = jax.tree.map(lambda leaf: leaf[window.time, : number.value], window.rows)
+    return rows, jax.random.split(key, number.value)
 
 
 def _noisy_gradient(

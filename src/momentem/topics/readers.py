@@ -1,8 +1,8 @@
 """Corpora from files and from texts.
 
-Tables are read from .npz, LDA-C and Matrix Market files. Texts are cut into words, the commonest of
-which are the vocabulary; new texts are put in the words of a vocabulary that there is. What cannot
-be a corpus is refused: the error names the file and the place in it.
+Tables are read from .npz, LDA-C and Matrix Market files. Texts are cut into words, and the
+commonest words are the vocabulary; new texts are written in the words of a given vocabulary. What
+cannot be a corpus is refused: the error names the file and the place in it.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from momentem.checks import check_count
-from momentem.topics.corpus import (
+from momentem.topics._corpus import (
     LARGEST,
     AnyPath,
     Corpus,
@@ -31,16 +31,16 @@ from momentem.topics.corpus import (
     from_rows,
     imported,
     lines_of,
-    load,
     offsets,
     words_of,
 )
+from momentem.topics.corpus_files import load
 
 __all__ = ["encode", "read", "read_ldac", "read_matrix_market", "read_npz", "read_text"]
 
 
 def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
-    """A corpus from an .npz file with the arrays data, indices, indptr and shape of a CSR matrix.
+    """Read a corpus from an .npz file with the arrays data, indices, indptr and shape of a CSR matrix.
 
     What `scipy.sparse.save_npz` writes of a CSR matrix is such a file. Other arrays are not read.
 
@@ -88,7 +88,7 @@ def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
 def read_ldac(
     path: AnyPath, num_words: int | None = None, vocabulary: Vocabulary | None = None
 ) -> Corpus:
-    """A corpus from a file of LDA-C: a line "M id:count id:count ..." of M pairs is a document.
+    """Read a corpus from a file of LDA-C: a line "M id:count id:count ..." of M pairs is a document.
 
     Args:
         path: of the file; one that ends in .gz is unpacked.
@@ -127,7 +127,8 @@ def read_ldac(
 
 
 def read_matrix_market(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
-    """A corpus from a Matrix Market file, documents as rows: coordinate, integer or real, general.
+    """Read a corpus from a Matrix Market file, documents as rows: coordinate, integer or real,
+    general.
 
     Args:
         path: of the file; one that ends in .gz is unpacked.
@@ -185,7 +186,7 @@ def read_text(
     stop_words: str | Sequence[str] | None = "english",
     tokenizer: Callable[[str], Sequence[str]] | None = None,
 ) -> Corpus:
-    """A corpus from texts, in lower case; the vocabulary is what is left of their words, sorted.
+    """Make a corpus of texts, in lower case; the vocabulary is what is left of their words, sorted.
 
     Args:
         path_or_lines: a folder, whose .txt files are the documents in the order of their names; a
@@ -220,7 +221,7 @@ def encode(
     stop_words: str | Sequence[str] | None = "english",
     tokenizer: Callable[[str], Sequence[str]] | None = None,
 ) -> tuple[Corpus, int]:
-    """New texts in the words of a vocabulary, and the number of their tokens outside of it.
+    """Return new texts in the words of a vocabulary, and the number of their tokens outside it.
 
     Stop words that the vocabulary has are kept. The others are left out as `read_text` leaves them
     out, and are not among the tokens outside; stop_words=None counts them there.
@@ -255,11 +256,21 @@ def encode(
 
 
 def read(path: AnyPath) -> Corpus:
-    """A corpus from a file or folder, by the reader that its name asks for, with its defaults.
+    """Read a corpus from a file or folder, by the reader that its name asks for, with its defaults.
 
     Args:
         path: ends in .npz, .ldac, .lda-c, .mtx or .txt, the latter four perhaps with .gz; or is a
-            folder, of `save` or of .txt files.
+            folder, of `corpus_files.save` or of .txt files.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from momentem.topics import read
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "documents.ldac"
+        ...     _ = path.write_text("2 0:3 2:1\\n1 1:4\\n")
+        ...     read(path).num_tokens
+        8
     """
     path = Path(path)
     if path.is_dir():
@@ -339,7 +350,7 @@ def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _ldac_pairs(line: bytes, name: str) -> np.ndarray:
-    """The pairs of id and count of one document."""
+    """Return the pairs of id and count of one document."""
     if not re.fullmatch(rb"\s*\d{1,18}(\s+\d{1,18}:\d{1,18})*\s*", line):
         tokens = line.split()[:1] + [
             token for token in line.split()[1:] if not re.fullmatch(rb"\d{1,18}:\d{1,18}", token)

@@ -1,6 +1,7 @@
 """Where the chain starts: topics of a few documents each, improved by stochastic EM.
 
     start      topics are a few documents mixed with all words, weights are equal
+    search     from there, `improve` for every minibatch of some iterations
     improve    counts S of a minibatch, and the growth G_k = sum_n E[psi(r_k + n_k) - psi(r_k)], are
                averaged into those of the minibatches before it:
 
@@ -14,29 +15,32 @@ poor optima. A chain that starts from documents takes thousands of minibatches t
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma
 from jaxtyping import Array, Float
 
-from momentem.topics.corpus import Corpus
+from momentem.run.progress import Progress
+from momentem.topics._corpus import Corpus
+from momentem.topics.documents import DocumentStream
 from momentem.topics.local import LocalStep
 from momentem.topics.model import Blocks, Model, document_sums, topics_of
 from momentem.types import PRNGKey, Scalar, Vector
 
-__all__ = ["Improved", "improve", "start", "unimproved"]
+__all__ = ["Improved", "improve", "search", "start", "unimproved"]
 
 FIRST, HALVING, POWER = 0.2, 100, 0.7  # kappa_t = FIRST (1 + t / HALVING)^-POWER
 NUM_HELD = 500  # minibatches before the weights move: there are no topics yet to follow
 
 
 def start(model: Model, train: Corpus, rng: np.random.Generator) -> Vector:
-    """A position whose topics are a few documents each, mixed with all words.
+    """Return a position whose topics are a few documents each, mixed with all words.
 
     Args:
         model: what is sampled.
         train: its documents.
-        rng: which documents.
+        rng: draws the documents.
     """
     V, K = model.num_words.value, model.num_topics.value
     unigram = train.frequencies() + 0.5
@@ -51,7 +55,7 @@ def start(model: Model, train: Corpus, rng: np.random.Generator) -> Vector:
 
 
 def position_at(model: Model, topics: Any, weights: Any) -> Vector:
-    """The chain's coordinates of phi and r, with everything else at its mean given those."""
+    """Return the chain's coordinates of phi and r, with all else at its mean given those."""
     scale = model.topic_shape * len(topics)  # E[sum_v gamma_vk]
     rho = jnp.log(weights)
     T = jnp.maximum(-rho, 0.1)  # E_k = r_k exp(T_k) = 1, its mean
@@ -69,12 +73,12 @@ class Improved(NamedTuple):
     time: Scalar
 
     def position(self, model: Model) -> Vector:
-        """Where the chain may start."""
+        """Return the position that has these topics and weights."""
         return position_at(model, _topics(model, self.counts), self.weights)
 
 
 def unimproved(model: Model, position: Vector, num_tokens: int) -> Improved:
-    """The state at a position, as if its topics shared all words evenly.
+    """Return the state at a position, as if its topics shared all words evenly.
 
     Args:
         model: what is sampled.
@@ -85,10 +89,63 @@ def unimproved(model: Model, position: Vector, num_tokens: int) -> Improved:
     return Improved(phi * (num_tokens / len(r)), r, jnp.zeros_like(r[0]))
 
 
+def search(
+    model: Model,
+    local: LocalStep,
+    stream: DocumentStream,
+    strata: Any,
+    position: Vector,
+    key: PRNGKey,
+    num_iterations: int,
+    progress: bool,
+) -> Vector:
+    """Return the position that stochastic EM gets to.
+
+    Args:
+        model: what is sampled.
+        local: how documents are explained.
+        stream: of minibatches.
+        strata: the number of documents that each of a minibatch stands for.
+        position: of `start`.
+        key: of the local steps.
+        num_iterations: each as many minibatches as the stream has steps.
+        progress: show a progress bar.
+    """
+    state = unimproved(model, position, stream.corpus.num_tokens)
+    with Progress(num_iterations, progress) as bar:
+        for first in range(0, num_iterations, stream.hold):
+            count, index = min(stream.hold, num_iterations - first), first // stream.hold
+            own_key = jax.random.fold_in(key, index)
+            state = _improve_by(model, local, strata, own_key, state, stream.rows(index), count)
+            jax.block_until_ready(state)
+            bar.advance(count, "start", 0)
+    return state.position(model)
+
+
+@jax.jit
+def _improve_by(
+    model: Model,
+    local: LocalStep,
+    strata: Any,
+    key: PRNGKey,
+    state: Improved,
+    rows: Any,
+    count: Any,
+) -> Improved:
+    """Return the state after the minibatches of the first `count` iterations of a window."""
+    num_steps = rows.words.shape[1]
+
+    def step(i: Any, state: Improved) -> Improved:
+        batch = jax.tree.map(lambda leaf: leaf[i // num_steps, i % num_steps], rows)
+        return improve(model, local, jax.random.fold_in(key, i), state, batch, strata)
+
+    return jax.lax.fori_loop(0, count * num_steps, step, state)
+
+
 def improve(
     model: Model, local: LocalStep, key: PRNGKey, state: Improved, batch: Any, strata: Any
 ) -> Improved:
-    """The state after one more minibatch of two halves, as for `document_sums`."""
+    """Return the state after one more minibatch of two halves, as for `document_sums`."""
     counts, r, t = state
     strata = strata / 2  # each half stands for all documents
     topics = _topics(model, counts)

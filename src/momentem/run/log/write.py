@@ -134,10 +134,8 @@ class RunLog:
         """Append a chunk, and publish a segment if one is due."""
         kept = kept_rows(self.run.plan, chunk)
         # copies, because views would keep the whole buffers alive
-        parameters, stats = (
-            {name: np.array(rows[kept]) for name, rows in group.items()}
-            for group in chunk.record[:2]
-        )
+        parameters = {name: np.array(rows) for name, rows in chunk.record.parameters.items()}
+        stats = {name: np.array(rows[kept]) for name, rows in chunk.record.stats.items()}
         learning = learning_rows(chunk) if chunk.record.learning else {}
         record = type(chunk.record)(parameters, stats, learning)
         arrays = [*parameters.values(), *stats.values()]

@@ -1,4 +1,4 @@
-"""Documents as counts of words: checked, saved, loaded and split.
+"""Documents as counts of words: checked and split.
 
 A corpus is a table of N documents by V words, kept as compressed rows: the table itself, nearly all
 zeros, is never made. Its arrays may lie in files that are mapped into memory.
@@ -15,7 +15,6 @@ they were, and minibatches leave it out.
 
 import gzip
 import importlib
-import json
 import os
 import re
 import zlib
@@ -27,18 +26,26 @@ import numpy as np
 
 from momentem.checks import check_instance
 
-__all__ = ["Corpus", "corpus", "load", "save", "split_documents", "split_words"]
+__all__ = ["Corpus", "corpus", "split_documents", "split_words"]
 
-FORMAT, VERSION = "momentem corpus", 1
 LARGEST = np.iinfo(np.uint32).max  # of a count, and of a word's id
-REMEDY = "make one with momentem.topics.corpus.corpus(counts) or read one from a file"
+REMEDY = "make one with momentem.topics.corpus(counts) or read one from a file"
 
 AnyPath = str | os.PathLike[str]
 Vocabulary = Sequence[str] | np.ndarray | os.PathLike[str]  # a str is a Sequence[str], and a path
 
 
 class Corpus(NamedTuple):
-    """Documents as rows: document n has the words `words[starts[n]:starts[n + 1]]`, ascending."""
+    """Documents as rows: document n has the words `words[starts[n]:starts[n + 1]]`, ascending.
+
+    Examples:
+        >>> from momentem.topics import corpus
+        >>> small = corpus([[2, 0, 1], [0, 3, 0]])
+        >>> small.num_documents, small.num_words, small.num_tokens
+        (2, 3, 6)
+        >>> small.take([1]).frequencies()
+        array([0., 3., 0.])
+    """
 
     starts: np.ndarray  # (N + 1,) int64
     words: np.ndarray  # ids, uint16 or uint32
@@ -48,20 +55,20 @@ class Corpus(NamedTuple):
 
     @property
     def num_documents(self) -> int:
-        """N, documents without words included."""
+        """Return N, documents without words included."""
         return len(self.starts) - 1
 
     @property
     def num_tokens(self) -> int:
-        """The sum of all counts."""
+        """Return the sum of all counts."""
         return int(self.counts.sum(dtype=np.int64))
 
     def lengths(self) -> np.ndarray:
-        """The number of distinct words of every document."""
+        """Return the number of distinct words of every document."""
         return np.diff(self.starts)
 
     def document(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The words of document n, and their counts.
+        """Return the words of document n, and their counts.
 
         Args:
             n: from 0.
@@ -72,7 +79,7 @@ class Corpus(NamedTuple):
         return self.words[row], self.counts[row]
 
     def take(self, indices: Any) -> "Corpus":
-        """The documents at `indices`, in that order. Of a mapped file no others are read.
+        """Return the documents at `indices`, in that order. Of a mapped file no others are read.
 
         Args:
             indices: from 0, repeats allowed; a mask is not, `np.flatnonzero` makes indices of it.
@@ -95,7 +102,8 @@ class Corpus(NamedTuple):
         )
 
     def frequencies(self) -> np.ndarray:
-        """How often each word occurs, (V,); in blocks, for the arrays may be larger than memory."""
+        """Return how often each word occurs, (V,). The arrays, which may be larger than memory, are
+        read in blocks."""
         total = np.zeros(self.num_words)
         for first in range(0, len(self.words), 1_000_000):
             block = slice(first, first + 1_000_000)
@@ -103,7 +111,7 @@ class Corpus(NamedTuple):
         return total
 
     def to_csr(self) -> Any:
-        """As a `scipy.sparse.csr_array` of int64, so that its products cannot overflow."""
+        """Return a `scipy.sparse.csr_array` of int64, so that its products cannot overflow."""
         return imported("scipy.sparse").csr_array(
             (self.counts.astype(np.int64), self.words.astype(np.int64), np.array(self.starts)),
             shape=(self.num_documents, self.num_words),
@@ -111,11 +119,18 @@ class Corpus(NamedTuple):
 
 
 def corpus(counts: Any, vocabulary: Vocabulary | None = None) -> Corpus:
-    """A corpus from a table of counts. Entries of a sparse table that occur twice are added up.
+    """Return the corpus of a table of counts. Entries of a sparse table that occur twice are added.
 
     Args:
         counts: documents as rows, words as columns; a SciPy sparse matrix or a dense one.
         vocabulary: a word for each column, or the path of a file with one word per line.
+
+    Examples:
+        >>> from momentem.topics import corpus
+        >>> small = corpus([[2, 0, 1], [0, 3, 0]], vocabulary=["ape", "bee", "cat"])
+        >>> words, counts = small.document(0)
+        >>> [small.vocabulary[word] for word in words], counts.tolist()
+        (['ape', 'cat'], [2, 1])
     """
     table = counts if hasattr(counts, "tocoo") else np.asarray(counts)
     if len(table.shape) != 2 or min(table.shape) < 1:
@@ -133,63 +148,19 @@ def corpus(counts: Any, vocabulary: Vocabulary | None = None) -> Corpus:
     return from_entries(documents, words, values, num_documents, num_words, vocabulary, "counts")
 
 
-def save(corpus: Corpus, folder: AnyPath) -> None:
-    """Writes a corpus for `load`. A corpus that was in the folder is replaced.
-
-    Args:
-        corpus: what to save.
-        folder: where to; made if need be.
-    """
-    check_instance(Corpus, REMEDY, corpus=corpus)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    # first away and last written: a folder with meta.json is complete, whenever a save was cut off
-    (folder / "meta.json").unlink(missing_ok=True)
-    for name in ("starts", "words", "counts"):
-        part = folder / f"{name}.npy.part"
-        with part.open("wb") as file:
-            np.save(file, getattr(corpus, name), allow_pickle=False)
-        part.replace(folder / f"{name}.npy")
-    if corpus.vocabulary is None:
-        (folder / "vocabulary.txt").unlink(missing_ok=True)
-    else:
-        lines = "".join(f"{word}\n" for word in corpus.vocabulary)
-        _write(folder / "vocabulary.txt", lines)
-    meta = {
-        "format": FORMAT,
-        "version": VERSION,
-        "num_documents": corpus.num_documents,
-        "num_words": corpus.num_words,
-        "num_entries": len(corpus.words),
-        "has_vocabulary": corpus.vocabulary is not None,
-    }
-    _write(folder / "meta.json", json.dumps(meta, indent=1) + "\n")
-
-
-def load(folder: AnyPath) -> Corpus:
-    """The corpus that `save` wrote, its arrays mapped into memory: sizes and starts are checked,
-    words and counts are read when they are used.
-
-    Args:
-        folder: where it is.
-    """
-    folder = Path(folder)
-    meta = _meta(folder / "meta.json")
-    starts = _mapped(folder / "starts.npy", ("int64",), meta["num_documents"] + 1)
-    words = _mapped(folder / "words.npy", ("uint16", "uint32"), meta["num_entries"])
-    counts = _mapped(folder / "counts.npy", ("uint16", "uint32"), meta["num_entries"])
-    check_starts(starts, meta["num_documents"], meta["num_entries"], str(folder / "starts.npy"))
-    vocabulary = folder / "vocabulary.txt" if meta["has_vocabulary"] else None
-    num_words = meta["num_words"]
-    return Corpus(starts, words, counts, known_words(vocabulary, num_words), num_words)
-
-
 def split_documents(corpus: Corpus, share: float = 0.6) -> tuple[Corpus, Corpus]:
-    """The first documents and the last: by time, if that is their order. Nothing is copied.
+    """Return the first documents and the last: a split by time, if that is their order. Nothing is
+    copied.
 
     Args:
         corpus: what to split.
-        share: of the documents that is in the first part, rounded to whole documents.
+        share: of the documents, in the first part; rounded to whole documents.
+
+    Examples:
+        >>> from momentem.topics import corpus, split_documents
+        >>> train, test = split_documents(corpus([[1, 2]] * 10), share=0.7)
+        >>> train.num_documents, test.num_documents
+        (7, 3)
     """
     check_instance(Corpus, REMEDY, corpus=corpus)
     _check_share(share)
@@ -210,13 +181,19 @@ def split_documents(corpus: Corpus, share: float = 0.6) -> tuple[Corpus, Corpus]
 
 
 def split_words(corpus: Corpus, share: float = 0.8, seed: int = 0) -> tuple[Corpus, Corpus]:
-    """Every document in two, the words to learn from and those held out: each token is observed
-    with the chance `share`, independently. Counts add up to the corpus; either part may be empty.
+    """Split every document into words to learn from and words held out: each token is observed with
+    the chance `share`, independently. Counts add up to the corpus; either part may be empty.
 
     Args:
         corpus: what to split.
         share: the chance that a token is observed.
         seed: of the draw.
+
+    Examples:
+        >>> from momentem.topics import corpus, split_words
+        >>> observed, held_out = split_words(corpus([[30, 20]]), share=0.8)
+        >>> observed.num_tokens + held_out.num_tokens
+        50
     """
     check_instance(Corpus, REMEDY, corpus=corpus)
     _check_share(share)
@@ -234,7 +211,7 @@ def from_entries(
     vocabulary: Vocabulary | None,
     name: str,
 ) -> Corpus:
-    """A corpus from entries in any order, within bounds."""
+    """Return the corpus of entries in any order, within bounds."""
     if not (documents[1:] >= documents[:-1]).all():
         order = np.argsort(documents, kind="stable")
         documents, words, values = documents[order], words[order], values[order]
@@ -250,7 +227,8 @@ def from_rows(
     vocabulary: Vocabulary | None,
     name: str,
 ) -> Corpus:
-    """A corpus from rows of right starts and words: checks values, sorts, adds up, drops zeros."""
+    """Return the corpus of rows whose starts and words are right: check the counts, sort words, add
+    up those that occur twice, and drop zeros."""
     if num_words > LARGEST:
         raise ValueError(f"{name} must have at most {LARGEST} words, got {num_words}")
     known = known_words(vocabulary, num_words)
@@ -281,7 +259,7 @@ def _sorted(
 
 
 def _without_zeros(corpus: Corpus, counts: np.ndarray) -> Corpus:
-    """The corpus with other counts for its entries, and without entries whose count is 0."""
+    """Return the corpus with other counts for its entries, and without entries whose count is 0."""
     is_kept = counts > 0
     if is_kept.all():
         return corpus._replace(counts=counts)
@@ -310,7 +288,7 @@ def _check_values(starts: np.ndarray, words: np.ndarray, values: np.ndarray, nam
 
 
 def check_starts(starts: np.ndarray, num_documents: int, num_entries: int, name: str) -> None:
-    """Refuses what does not cut the entries into rows, one after the other."""
+    """Refuse starts that do not cut the entries into rows, one after the other."""
     if len(starts) != num_documents + 1:
         raise ValueError(
             f"{name} must have one number more than the {num_documents} documents, got "
@@ -335,18 +313,18 @@ def _check_share(share: float) -> None:
 
 
 def offsets(lengths: Any) -> np.ndarray:
-    """Where parts of these lengths start, and where the last one ends."""
+    """Return where parts of these lengths start, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def ranges(firsts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers first .. first + length - 1, of one range after the other."""
+    """Return the numbers first .. first + length - 1, of one range after the other."""
     starts = offsets(lengths)
     return np.repeat(firsts - starts[:-1], lengths) + np.arange(starts[-1])
 
 
 def known_words(vocabulary: Vocabulary | None, num_words: int) -> tuple[str, ...] | None:
-    """The words, checked to be as many as there are columns."""
+    """Return the words, checked to be as many as there are columns."""
     if vocabulary is None:
         return None
     words = words_of(vocabulary)
@@ -358,7 +336,7 @@ def known_words(vocabulary: Vocabulary | None, num_words: int) -> tuple[str, ...
 
 
 def words_of(vocabulary: Vocabulary) -> tuple[str, ...]:
-    """The words, checked to be such as fit on a line of a file."""
+    """Return the words, each checked to fit on a line of a file."""
     if isinstance(vocabulary, str | os.PathLike):
         path = Path(vocabulary)
         words = [decoded(line, f"line {n} of {path}") for n, line in enumerate(lines_of(path), 1)]
@@ -372,7 +350,7 @@ def words_of(vocabulary: Vocabulary) -> tuple[str, ...]:
 
 
 def imported(name: str) -> Any:
-    """A module of the extra `topics`."""
+    """Return a module of the extra `topics`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -382,7 +360,7 @@ def imported(name: str) -> Any:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, without their ends."""
+    """Yield the lines of a file, without their ends."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -397,51 +375,8 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def decoded(content: bytes, name: str) -> str:
-    """The text of a file, or of a line of it."""
+    """Return the text of a file, or of a line of it."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} must be UTF-8, got {error}") from error
-
-
-def _write(path: Path, content: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(content, encoding="utf-8", newline="\n")
-    part.replace(path)
-
-
-def _meta(path: Path) -> dict[str, Any]:
-    try:
-        meta = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} must be JSON as save writes it, got {error}") from error
-    found = {name: meta.get(name) for name in ("format", "version")} if type(meta) is dict else meta
-    if found != {"format": FORMAT, "version": VERSION}:
-        raise ValueError(f"{path} must be of {FORMAT!r}, version {VERSION}, got {found}")
-    least = {"num_documents": 1, "num_words": 1, "num_entries": 0, "has_vocabulary": False}
-    for name, value in least.items():
-        if type(meta.get(name)) is not type(value) or meta[name] < value:
-            raise ValueError(
-                f"{name} in {path} must be a {type(value).__name__} >= {value}, got "
-                f"{meta.get(name)!r}"
-            )
-    return meta
-
-
-def _mapped(path: Path, kinds: tuple[str, ...], length: int) -> np.ndarray:
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")  # refuses what np.load might unpickle
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} must be in the folder of a corpus, got none") from error
-    except (EOFError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path} must be a whole .npy file, got one that cannot be read ({error}); it may be "
-            "cut short"
-        ) from error
-    is_whole = array.offset + array.nbytes == path.stat().st_size
-    if not is_whole or array.shape != (length,) or array.dtype.name not in kinds:
-        raise ValueError(
-            f"{path} must have {length} numbers of type {' or '.join(kinds)}, as meta.json says, "
-            f"and nothing after them, got type {array.dtype} and shape {array.shape}"
-        )
-    return array
