@@ -15,6 +15,8 @@ from momentem.run.in_memory import Memory
 from momentem.run.log.write import RunLog
 from momentem.run.plan import Sink
 
+from processes import run_alone
+
 SOURCE = Path(mt.__file__).parent
 TARGET = mt.density(lambda x: -0.5 * x @ x, initial=jnp.zeros(2))
 IDENTITY = mt.Learnt(mt.diagonal_mass(jnp.ones(2)), 0.5)
@@ -265,3 +267,20 @@ def test_precision_is_no_name_of_the_inverse_mass():
             for node in ast.walk(ast.parse(path.read_text()))
         }
         assert "precision" not in names or path.name in allowed, path.name
+
+
+# --- importing the package ----------------------------------------------------------------------
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = (
+        "numpyro",
+        "scipy",
+        "xarray",
+        "pandas",
+        "arviz_base",
+        "arviz_stats",
+        "momentem.testing",
+    )
+    code = f"import sys, momentem; print([m for m in {heavy} if m in sys.modules])"
+    assert run_alone(code).strip() == "[]"

@@ -1,10 +1,10 @@
 """Bayesian sampling with Hamiltonian dynamics whose masses are learnt by Monte Carlo EM."""
 
-from numpyro.distributions import constraints
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from momentem import kernels, riemannian, testing
+from momentem import kernels, riemannian
 from momentem._version import __version__ as __version__
-from momentem.bridges import from_blackjax, from_numpyro, from_pymc, pymc_labels
 from momentem.devices import mesh
 from momentem.em import e_steps, fixed, forever, m_steps, monte_carlo_em, schedules
 from momentem.masses import (
@@ -52,6 +52,35 @@ from momentem.targets import (
 from momentem.tuning import tuned_em
 from momentem.types import EnsembleInfo, Info, Kernel, Learnt, Mass, Sampler
 from momentem.xla.keys import key
+
+if TYPE_CHECKING:
+    from numpyro.distributions import constraints as constraints
+
+    from momentem import testing as testing
+    from momentem.bridges import from_blackjax as from_blackjax
+    from momentem.bridges import from_numpyro as from_numpyro
+    from momentem.bridges import from_pymc as from_pymc
+    from momentem.bridges import pymc_labels as pymc_labels
+
+BRIDGES = ("from_blackjax", "from_numpyro", "from_pymc", "pymc_labels")
+LAZY = {  # imported when first used, because NumPyro takes longer to import than all the rest
+    "constraints": "numpyro.distributions.constraints",
+    "testing": "momentem.testing",
+    **dict.fromkeys(BRIDGES, "momentem.bridges"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module 'momentem' has no attribute {name!r}")
+    home = import_module(LAZY[name])
+    globals()[name] = value = getattr(home, name, home)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAZY})
+
 
 __all__ = [
     "DenseMass",

@@ -13,7 +13,6 @@ from threading import Timer
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 __all__ = ["TIMEOUT", "TIMEOUT_VARIABLE", "agree", "is_first", "smallest", "time_limit"]
 
@@ -32,6 +31,8 @@ def agree(value: int) -> int:
     if jax.process_count() == 1:
         return value
     with time_limit():
+        from jax.experimental import multihost_utils
+
         return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
@@ -40,6 +41,8 @@ def smallest(value: int) -> int:
     if jax.process_count() == 1:
         return value
     with time_limit():
+        from jax.experimental import multihost_utils
+
         return int(np.min(multihost_utils.process_allgather(np.int32(value))))
 
 

@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.sparse.linalg import cg
 from jax.tree_util import Partial
 
 from momentem.checks import check_between, check_count
@@ -278,6 +277,8 @@ def _nose_step(
     batch_key, thermostat_key, restart_key = jax.random.split(key, 3)
     batches = target.batches(batch_key, num_steps)
     tolerance = 10 * float(jnp.finfo(state.position.dtype).eps)
+
+    from jax.scipy.sparse.linalg import cg  # slow to import, and needed here alone
 
     def step(carry: tuple, batch: Any) -> tuple[tuple, tuple]:
         theta, p, q, s, total, *_ = carry

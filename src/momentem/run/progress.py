@@ -1,15 +1,5 @@
 """A progress bar, shown only in a terminal."""
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as RichProgress
-
 __all__ = ["Progress"]
 
 
@@ -17,14 +7,17 @@ class Progress:
     """Progress bar that counts iterations and divergences on a line of the terminal."""
 
     def __init__(self, total: int, is_wanted: bool):
+        from rich import progress
+        from rich.console import Console
+
         console = Console(stderr=True)
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[divergences]} divergences"),
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[divergences]} divergences"),
             console=console,
             disable=not (is_wanted and console.is_terminal),
             refresh_per_second=2,  # a refresh takes a millisecond, a chunk a quarter of a second

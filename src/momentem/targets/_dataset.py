@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.tree_util import Partial
-from numpyro.distributions.constraints import Constraint
 
 from momentem.checks import check_callable, check_count, check_numbers
 from momentem.devices._mesh import check_mesh, spread_rows
@@ -33,7 +32,7 @@ def dataset(
     log_likelihood: Callable[[Any, Any], Any],
     data: Any,
     initial: Any,
-    constraints: Mapping[str, Constraint] | None = None,
+    constraints: Mapping[str, Any] | None = None,
     *,
     mesh: Mesh | None = None,
 ) -> Target: ...
@@ -45,7 +44,7 @@ def dataset(
     log_likelihood: Callable[[Any, Any], Any],
     data: Any,
     initial: Any,
-    constraints: Mapping[str, Constraint] | None = None,
+    constraints: Mapping[str, Any] | None = None,
     *,
     batch_size: int,
     batches: Scheme | None = None,
@@ -58,7 +57,7 @@ def dataset(
     log_likelihood: Callable[[Any, Any], Any],
     data: Any,
     initial: Any,
-    constraints: Mapping[str, Constraint] | None = None,
+    constraints: Mapping[str, Any] | None = None,
     *,
     batch_size: int | None = None,
     batches: Scheme | None = None,

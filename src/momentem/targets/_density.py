@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
-from numpyro.distributions.constraints import Constraint
 
 from momentem.checks import check_callable
 from momentem.pytrees import as_partial
@@ -44,7 +43,7 @@ class Target(NamedTuple):
 def density(
     logdensity: Callable[[Any], Any],
     initial: Any,
-    constraints: Mapping[str, Constraint] | None = None,
+    constraints: Mapping[str, Any] | None = None,
 ) -> Target:
     """Return the target of a log density over any pytree of parameters.
 
@@ -76,7 +75,7 @@ def density(
 def build_target(
     logdensity: Callable[[Any], Scalar],
     parameters: Parameters,
-    constraints: Mapping[str, Constraint] | None,
+    constraints: Mapping[str, Any] | None,
 ) -> Target:
     """Return the target of a log density of constrained parameters. `logdensity` is a Partial with
     its arrays bound."""

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
-from numpyro.distributions import biject_to
-from numpyro.distributions.constraints import Constraint
 
 __all__ = [
     "Parameters",
@@ -89,12 +87,13 @@ def as_parameters(initial: Any) -> Parameters:
     return jax.tree.unflatten(structure, arrays)
 
 
-def transforms_of(
-    parameters: Parameters, constraints: Mapping[str, Constraint] | None
-) -> dict[str, Any]:
+def transforms_of(parameters: Parameters, constraints: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the bijection of every constrained parameter by name."""
     if not constraints:
         return {}
+    from numpyro.distributions import biject_to  # a second to import, and needed here alone
+    from numpyro.distributions.constraints import Constraint
+
     if not isinstance(parameters, dict):
         raise TypeError(
             "constraints are given by parameter name, so initial must be a dict, got "
