@@ -114,8 +114,8 @@ def test_judgement_is_of_the_draws():
         ([1.0, 1.1, 0.9], "higher"),
         ([-1.0, -1.1, -0.9], "lower"),
         ([-1.0, 1.1, 0.1], "the same"),
-        ([1.0, np.nan], "cannot be told"),
-        ([1.0], "cannot be told"),
+        ([1.0, np.nan], "cannot be determined"),
+        ([1.0], "cannot be determined"),
     ],
 )
 def test_difference_counts_outside_two_standard_errors(values, verdict):

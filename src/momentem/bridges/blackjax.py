@@ -123,14 +123,14 @@ def _step(
     constants: Constants, target: AnyTarget, key: PRNGKey, state: Any, learnt: Learnt
 ) -> tuple[Any, Info]:
     with usual_promotion():
-        state, told = _build(constants, target, learnt).step(key, state)
-    stats = {"lp": state.logdensity, "diverging": jnp.asarray(getattr(told, "is_divergent", False))}
+        state, info = _build(constants, target, learnt).step(key, state)
+    stats = {"lp": state.logdensity, "diverging": jnp.asarray(getattr(info, "is_divergent", False))}
     for theirs, ours in NAMES.items():
-        if hasattr(told, theirs):
-            stats[ours] = jnp.asarray(getattr(told, theirs))
-    momentum = getattr(told, "momentum", jnp.zeros_like(state.position))
-    if hasattr(getattr(told, "proposal", None), "momentum"):
-        momentum = jnp.where(told.is_accepted, told.proposal.momentum, momentum)
+        if hasattr(info, theirs):
+            stats[ours] = jnp.asarray(getattr(info, theirs))
+    momentum = getattr(info, "momentum", jnp.zeros_like(state.position))
+    if hasattr(getattr(info, "proposal", None), "momentum"):
+        momentum = jnp.where(info.is_accepted, info.proposal.momentum, momentum)
         # BlackJAX reports the energy of the proposal, even if it was not accepted
         stats["energy"] = learnt.mass.kinetic_energy(momentum) - state.logdensity
     return state, Info(state.position, momentum, state.logdensity_grad, stats)

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Site(NamedTuple):
-    """What is known about a site before anything is computed."""
+    """A site of a model, as known before its value is computed."""
 
     kind: str  # NumPyro's type: sample, deterministic, plate, param, …
     args: tuple  # size and subsample_size, for a plate

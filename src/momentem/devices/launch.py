@@ -104,9 +104,9 @@ def _is_over(children: list[subprocess.Popen]) -> bool:
     """Return whether all processes have ended. Raise an error if one has failed."""
     codes = {i: child.poll() for i, child in enumerate(children)}
     if bad := {i: code for i, code in codes.items() if code}:
-        told = ", ".join(f"process {i} {_describe_exit(code)}" for i, code in bad.items())
+        ends = ", ".join(f"process {i} {_describe_exit(code)}" for i, code in bad.items())
         raise ChildProcessError(
-            f"{told}, and the others were ended; the same command resumes from the newest segments "
+            f"{ends}, and the others were ended; the same command resumes from the newest segments "
             "if the script samples with out=… and resume=True"
         )
     return all(code == 0 for code in codes.values())

@@ -185,7 +185,7 @@ def _verdicts(experiment: Experiment, found: Found) -> list[str]:
 def _difference(values: np.ndarray) -> str:
     error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     if not np.isfinite(values).all() or not np.isfinite(error):
-        return "cannot be told"
+        return "cannot be determined"
     verdict = "the same" if abs(values.mean()) <= 2 * error else "lower"
     verdict = "higher" if verdict == "lower" and values.mean() > 0 else verdict
     return f"{verdict} ({values.mean():+.2g} ± {error:.1g})"

@@ -57,8 +57,8 @@ def summary(trace: "xarray.DataTree", **options: Any) -> Any:
     """
     if "posterior" not in trace.children:
         raise ValueError(
-            "trace must have posterior draws, got none: the run ended during its warm-up; go on "
-            "with it, or run it again"
+            "trace must have posterior draws, got none: the run ended during its warm-up; resume "
+            "it, or run it again"
         )
     import arviz_stats
 

@@ -30,7 +30,7 @@ class Plan(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is kept of one iteration or, with a leading axis, of many iterations."""
+    """Record of one iteration or, with a leading axis, of many iterations."""
 
     parameters: dict[str, Any]  # by the user's names, chains first; of iterations that are kept
     stats: dict[str, Any]

@@ -41,15 +41,15 @@ def open_parts(folder: Path) -> tuple[list[Run], list[str]]:
     else:
         runs = _sort_by_chains([open_run(path.parent) for path in paths])
     faults = [run.fault for run in runs if run.fault is not None]
-    amiss = [f"{fault}; what comes before it is returned" for fault in faults]
+    problems = [f"{fault}; what comes before it is returned" for fault in faults]
     total, present = num_chains(runs[0]), sum(run.plan.num_chains for run in runs)
     if present < total:
-        amiss.append(
+        problems.append(
             f"{folder} has {present} of {total} chains; copy the folders {PART}* of the other "
             "hosts into it"
         )
     shared = min(len(run.segments) for run in runs)
-    return [run._replace(segments=run.segments[:shared]) for run in runs], amiss
+    return [run._replace(segments=run.segments[:shared]) for run in runs], problems
 
 
 def num_chains(run: Run) -> int:
