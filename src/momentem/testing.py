@@ -46,14 +46,23 @@ NUM_CHAINS = 3
 
 
 def _skewed(parameters: dict[str, Array]) -> Array:
-    """A smooth target without symmetries, which would hide errors of sign: log-gammas, correlated
-    with normals."""
+    """Return a log density without symmetries, which would hide errors of sign: a log-gamma,
+    correlated with normals."""
     x, y = parameters["x"], parameters["y"]
     return 2 * x - jnp.exp(x) - 0.5 * jnp.sum((y - 0.3 * x) ** 2 / jnp.array([1.0, 0.25], y.dtype))
 
 
 def skewed_target(dtype: Any) -> Target:
-    """Three parameters, none of them symmetric."""
+    """Return a target of three parameters, none of them with a symmetric density.
+
+    Args:
+        dtype: of the parameters.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> mt.testing.skewed_target(jnp.float32).initial.shape
+        (3,)
+    """
     return density(_skewed, {"x": jnp.zeros((), dtype), "y": jnp.zeros(2, dtype)})
 
 
@@ -66,7 +75,16 @@ def _log_likelihood(weights: Array, datum: Array) -> Array:
 
 
 def minibatch_target(dtype: Any) -> StochasticTarget:
-    """A regression of 60 data on three variables, in batches of ten."""
+    """Return the target of a regression of 60 data on three variables, in batches of ten.
+
+    Args:
+        dtype: of the weights and the data.
+
+    Examples:
+        >>> import jax.numpy as jnp, momentem as mt
+        >>> mt.testing.minibatch_target(jnp.float32).initial.shape
+        (3,)
+    """
     data = np.random.default_rng(0).normal(size=(60, 4)).astype(dtype)
     return dataset(_log_prior, _log_likelihood, data, jnp.zeros(3, dtype), batch_size=10)
 
@@ -76,7 +94,7 @@ def _dtypes() -> list[Any]:
 
 
 def _masses(dtypes: list[Any]) -> list[list[Mass]]:
-    """Every kind of mass in some dtype, and every dtype with some mass."""
+    """Return masses by dtype: every kind of mass in some dtype, and every dtype with some mass."""
     inverse_mass = jnp.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.3]])
     kinds: list[Any] = [
         DiagonalMass(jnp.diagonal(inverse_mass)),
@@ -128,7 +146,7 @@ def _check_info(info: Any, shape: tuple[int, ...], dtype: Any) -> None:
 
 
 def _check_samples(info: Info, dtype: Any) -> None:
-    """What a kernel tells of its gradient noise: samples along a leading axis of steps."""
+    """Check the samples of gradient noise that a kernel reports, with a leading axis of steps."""
     told = {"noise": info.noise}
     if info.information is not None:  # else the noise is it
         told["information"] = info.information
@@ -174,7 +192,8 @@ def check_kernel(
 
 
 def _is_widest(dtype: Any) -> bool:
-    """Whether to run without jit as well: hundreds of programs, one per operation, to compile."""
+    """Return whether to run without jit as well. That compiles hundreds of programs, one per
+    operation, so it is done for one dtype only."""
     return dtype == _dtypes()[-1]
 
 
@@ -349,7 +368,7 @@ def check_mass(mass: Any) -> None:
 
 
 def _check_learnable(mass: Any, inverse: np.ndarray, dtype: Any) -> None:
-    """Averages, variances, and gradient noise in the mass's frame."""
+    """Check averages, variances, and gradient noise in the mass's frame."""
     variances = jnp.full(len(inverse), 2.0, dtype)
     even = mass.with_variances(variances)
     _check_same_form(mass, even, "a mass with_variances")
@@ -365,7 +384,7 @@ def _check_learnable(mass: Any, inverse: np.ndarray, dtype: Any) -> None:
 
 
 def _check_matrix_mass(mass: Any, inverse: np.ndarray, dtype: Any) -> None:
-    """The algebra of matrices, as far as the mass's structure can represent them."""
+    """Check the algebra of matrices, on those that the mass's structure can represent."""
     a = mass.inverse_mass
     again = mass.from_inverse_mass(mass.inverse(mass.inverse(a)))
     matrix = jax.vmap(again.velocity)(jnp.eye(len(inverse), dtype=dtype))
@@ -379,7 +398,7 @@ def _check_matrix_mass(mass: Any, inverse: np.ndarray, dtype: Any) -> None:
 
 
 def _check_window_mass(mass: Any, dim: int, dtype: Any) -> None:
-    """Learnt from draws of a normal with variances 4, whose scores are -x / 4."""
+    """Check the mass learnt from draws of a normal with variances 4, whose scores are -x / 4."""
     draws = 2 * jax.random.normal(jax.random.key(3), (20 * dim, dim), dtype)
     learnt = mass.from_window(draws, -draws / 4)
     _check_same_form(mass, learnt, "a mass from_window")
@@ -395,16 +414,16 @@ def invariance(
     exact: Callable[[PRNGKey, int], Float[Array, "draws dim"]],
     num_draws: int = 50_000,
 ) -> float:
-    """The smallest p-value of Kolmogorov-Smirnov tests that one step leaves a known distribution
-    alone.
+    """Return the smallest p-value of Kolmogorov-Smirnov tests that one step leaves a known
+    distribution invariant.
 
-    Exact draws are moved by one step each, and every coordinate and product of two coordinates is
-    compared with four times as many fresh exact draws. Under a kernel that is right, the value
-    falls below p with a chance of at most D (D + 3) / 2 times p.
+    Each of `num_draws` exact draws is moved by one step. Every coordinate, and every product of two
+    coordinates, is then compared with four times as many fresh exact draws. If the kernel is right,
+    the value falls below p with probability at most p D (D + 3) / 2.
 
     Args:
         key: a typed JAX key.
-        kernel: what is tested.
+        kernel: the kernel to test.
         learnt: the mass and step size to test it at; a step size with visible rejections has the
             most power.
         exact: draws from the distribution, (key, n) -> n vectors.
