@@ -9,7 +9,7 @@ from momentem.kernels.integrators import PhasePoint
 from momentem.targets._minibatch import AnyTarget
 from momentem.types import Array, Count, Flag, Info, Learnt, Mass, PRNGKey, Scalar, Vector
 
-__all__ = ["PointState", "accept_or_stay", "init_at", "metropolis"]
+__all__ = ["PointState", "accept_move", "accept_or_stay", "init_at"]
 
 DIVERGENCE_THRESHOLD = 1000.0  # Stan's bound on the energy error of a trajectory
 
@@ -28,7 +28,7 @@ def init_at(target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt) -
     return PointState(position, *jax.value_and_grad(target.logdensity)(position))
 
 
-def metropolis(
+def accept_move(
     key: PRNGKey, energy_start: Scalar, energy_end: Scalar, is_usable: Flag
 ) -> tuple[Flag, dict[str, Array]]:
     """Return whether to accept the end of a trajectory, and the statistics of the decision."""
@@ -52,7 +52,7 @@ def accept_or_stay(
     energy_start = mass.kinetic_energy(start.momentum) - start.logdensity
     energy_end = mass.kinetic_energy(end.momentum) - end.logdensity
     is_usable = jnp.isfinite(end.gradient).all()
-    is_accepted, stats = metropolis(key, energy_start, energy_end, is_usable)
+    is_accepted, stats = accept_move(key, energy_start, energy_end, is_usable)
     here = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old), end, start)
     stats = {"lp": here.logdensity, **stats, "n_steps": num_steps}
     info = Info(here.position, here.momentum, here.gradient, stats)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from momentem.kernels.metropolis import metropolis
+from momentem.kernels.metropolis import accept_move
 from momentem.riemannian.ensemble import RiemannianKernel
 from momentem.riemannian.fixed_points import FixedPoint, until
 from momentem.riemannian.metrics import Metric
@@ -117,7 +117,7 @@ def _step(
     end, momentum, is_solved = jax.lax.fori_loop(0, num_steps, leap, (state, start, True))
     energies = energy(state, start), energy(end, momentum)
     is_finite = is_solved & jnp.isfinite(end.gradient).all()
-    is_accepted, stats = metropolis(accept_key, *energies, is_finite)
+    is_accepted, stats = accept_move(accept_key, *energies, is_finite)
     here, momentum = jax.tree.map(
         lambda new, old: jnp.where(is_accepted, new, old), (end, momentum), (state, start)
     )
