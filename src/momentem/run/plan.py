@@ -62,8 +62,16 @@ class Sink(Protocol):
     """Where the chunks of a run go: memory, or a log on disk."""
 
     is_local: bool  # whether it takes the chains that this process holds, or all
-    num_draws: int  # per chain that it has room for: the plan's, or more
-    here: Here
+
+    @property
+    def num_draws(self) -> int:
+        """Draws per chain that it has room for: the plan's, or more."""
+        ...
+
+    @property
+    def here(self) -> Here:
+        """Where the run is."""
+        ...
 
     @property
     def troubles(self) -> Sequence[Troubles]:

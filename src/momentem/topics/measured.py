@@ -101,7 +101,9 @@ class Measured:
         self.seconds += spent
         self._paces[chunk.here.is_frozen].append(spent / chunk.iterations)
         if chunk.here.is_frozen:
-            topics, weights = (chunk.record.parameters[name][:, 0] for name in ("topics", "weights"))
+            topics, weights = (
+                chunk.record.parameters[name][:, 0] for name in ("topics", "weights")
+            )
             self._measures.add(topics, weights, np.full(len(topics), self.seconds))
         self._since = time.perf_counter()
 

@@ -124,7 +124,13 @@ def search(
 
 @jax.jit
 def _improve_by(
-    model: Model, local: LocalStep, strata: Any, key: PRNGKey, state: Improved, rows: Any, count: Any
+    model: Model,
+    local: LocalStep,
+    strata: Any,
+    key: PRNGKey,
+    state: Improved,
+    rows: Any,
+    count: Any,
 ) -> Improved:
     """Return the state after the minibatches of the first `count` iterations of a window."""
     num_steps = rows.words.shape[1]
