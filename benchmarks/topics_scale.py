@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from momentem.topics.corpus import Corpus, load, save, split_words
-from momentem.topics.fit import fit
-from momentem.topics.recipes import recipe
 
+from momentem.topics import Corpus, split_words
+from momentem.topics._fit import fit
+from momentem.topics.corpus_files import load, save
 from momentem.topics.evaluation import Perplexity, unigram_perplexity
-from momentem.topics.model import model, topics_of
+from momentem.topics.model import make_model, topics_of
 from momentem.topics.starts import start
 
 NUM_WORDS, NUM_PLANTED, NUM_TOPICS, MEAN_LENGTH = 10_000, 60, 100, 75
@@ -55,9 +55,8 @@ def generate(num_documents, seed=0, block=50_000):
     return Corpus(parts[0], parts[1], parts[2], None, NUM_WORDS)
 
 
-def recipe_on(train, steps):
-    shape = model(train.num_words, NUM_TOPICS, frequencies=train.frequencies())
-    return shape, recipe("sghmc-tuned", shape, train, steps)
+def model_of(train):
+    return make_model(train.num_words, NUM_TOPICS, frequencies=train.frequencies())
 
 
 def paces(folder, steps, rounds=3):
@@ -66,8 +65,7 @@ def paces(folder, steps, rounds=3):
     found = {"few": [], "all": []}
     for _ in range(rounds):
         for name, train in (("few", whole.take(np.arange(11_314))), ("all", whole)):
-            shape, made = recipe_on(train, steps)
-            run = fit(shape, train, made, steps, 0, num_draws=80, stride=80)
+            run = fit(model_of(train), train, num_steps=steps, num_warmup=0, num_draws=80, thin=80)
             found[name].append(run.seconds_per_iteration)
     ratio = float(np.median(np.array(found["all"]) / np.array(found["few"])))
     return {name: float(np.median(each)) for name, each in found.items()} | {"ratio": ratio}
@@ -78,18 +76,17 @@ def whole_run(folder, steps, iterations):
     train = load(folder)
     observed, held_out = split_words(generate(2_000, seed=1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    shape, made = recipe_on(train, steps)
-    first = topics_of(shape, start(shape, train, np.random.default_rng(0)))
+    model = model_of(train)
+    first = topics_of(model, start(model, train, np.random.default_rng(0)))
     begun = time.perf_counter()
     run = fit(
-        shape,
+        model,
         train,
-        made,
-        steps,
-        num_burn_in=iterations // 4,
+        num_steps=steps,
+        num_warmup=iterations // 4,
         num_start=iterations // 8,
         num_draws=iterations - iterations // 4,
-        stride=iterations // 4,
+        thin=iterations // 4,
         measure=Perplexity(observed, held_out),
     )
     return {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
-from momentem.topics.corpus import corpus
+from momentem.topics import corpus
 from momentem.topics.readers import read_npz
 
 TABLE = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 3, 0, 1], [70_000, 1, 1, 1]])

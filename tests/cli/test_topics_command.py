@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from momentem import cli
+from momentem import cli, load
 
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -19,16 +19,32 @@ def run(tmp_path_factory):
     (folder / "texts.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     out = folder / "run"
     arguments = ["topics", "fit", str(folder / "texts.txt"), "--topics", "2", "--out", str(out)]
-    arguments += ["--burn-in", "120", "--draws", "40", "--stride", "20", "--steps", "3"]
+    arguments += ["--warmup", "120", "--draws", "40", "--thin", "20", "--steps", "3"]
     assert cli.main([*arguments, "--batch", "10", "--held-out", "0.2"]) == 0
     return folder, out
 
 
 def test_fit_leaves_samples_and_a_picture(run):
     _, out = run
-    assert (out / "about.json").is_file()
+    assert (out / "topics.json").is_file()
     assert (out / "perplexity.png").stat().st_size > 5_000
-    assert np.load(out / "topics.npy").shape == (2, 8, 2)
+    assert load(out)["posterior"]["topics"].shape == (1, 2, 8, 2)
+
+
+def test_a_run_is_not_overwritten(run, capsys):
+    folder, out = run
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    arguments = ["topics", "fit", str(folder / "texts.txt"), "--topics", "2", "--out", str(out)]
+    assert cli.main(arguments) == 1
+    assert "new or empty folder" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_an_explicit_zero_is_refused(run, tmp_path, capsys):
+    folder, _ = run
+    arguments = ["topics", "fit", str(folder / "texts.txt"), "--out", str(tmp_path / "run")]
+    assert cli.main([*arguments, "--batch", "0"]) == 1
+    assert "batch_size must be a whole number >= 2, got 0" in capsys.readouterr().err
 
 
 def test_show(run, capsys):
@@ -53,7 +69,7 @@ def test_transform_tells_words_it_does_not_know(run, capsys):
 
 def test_bad_input_is_an_exit_code(run, tmp_path, capsys):
     assert cli.main(["topics", "show", str(tmp_path)]) == 1
-    assert "about.json" in capsys.readouterr().err
+    assert "topics.json" in capsys.readouterr().err
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04")
     assert cli.main(["topics", "fit", str(tmp_path / "cut.npz"), "--out", str(tmp_path)]) == 1
     assert "cut.npz" in capsys.readouterr().err

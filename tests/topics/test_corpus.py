@@ -13,7 +13,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentem.topics.corpus import corpus, load, save, split_documents, split_words
+from momentem.topics import corpus, split_documents, split_words
+from momentem.topics.corpus_files import load, save
 
 from corpora import (
     TABLE,

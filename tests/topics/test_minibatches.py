@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from momentem.topics.corpus import corpus, load, save
+from momentem.topics import corpus
+from momentem.topics.corpus_files import load, save
 from momentem.topics.minibatches import MOST, WIDTH, draw_minibatches, layout, num_tokens
 
 from corpora import TABLE, assert_few_were_read, newsgroups, random_corpus, watched

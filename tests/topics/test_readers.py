@@ -8,7 +8,8 @@ import scipy.io
 import scipy.sparse
 from hypothesis import given
 
-from momentem.topics.corpus import corpus, save, split_documents
+from momentem.topics import corpus, split_documents
+from momentem.topics.corpus_files import save
 from momentem.topics.readers import (
     encode,
     read,

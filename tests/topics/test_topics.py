@@ -10,20 +10,21 @@ from jax.scipy.special import gammaln
 from scipy import stats
 
 from momentem.pytrees import Static
-from momentem.topics import TopicModel, evaluation, local, runs, starts
-from momentem.topics.corpus import corpus, split_words
-from momentem.topics.fit import Fit, fit, joined
+from momentem.targets.streams import Window
+from momentem.topics import TopicModel, corpus, evaluation, local, split_words, starts
+from momentem.topics._fit import fit
 from momentem.topics.minibatches import Minibatches, draw_minibatches, layout
 from momentem.topics.model import (
     Blocks,
     Model,
     document_sums,
     log_prior,
+    make_model,
     minibatch_target,
-    model,
     topics_of,
 )
-from momentem.topics.recipes import recipe
+from momentem.topics.runs import TopicRun, join
+from momentem.topics.samplers import make_sampler
 
 PHI = np.array([[0.6, 0.1], [0.3, 0.3], [0.1, 0.6]])
 R = np.array([0.4, 0.9])
@@ -132,7 +133,7 @@ def test_fixed_point_is_stationary_and_near_the_mean():
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-SMALL = model(3, 2, num_rounds=2, topic_shape=0.8, odds_shapes=(2.0, 3.0), dtype=jnp.float64)
+SMALL = make_model(3, 2, num_rounds=2, topic_shape=0.8, odds_shapes=(2.0, 3.0), dtype=jnp.float64)
 
 
 def simulate(rng, num):
@@ -209,13 +210,14 @@ def some_documents(num=40, num_words=12, num_topics=3, length=30, seed=0):
 def test_minibatch_gradient_has_no_bias(is_broken):
     """Averaged over many minibatches, it is the gradient of all documents."""
     train, _ = some_documents(num=6, length=8)
-    shape = model(12, 2, dtype=jnp.float64)
+    shape = make_model(12, 2, dtype=jnp.float64)
     position = jnp.asarray(np.random.default_rng(0).normal(size=shape.dim) - 2)
     step = local.fixed_point(5)
     lines = layout(train, 3)
     drawn = draw_minibatches(train, lines, np.random.default_rng(0), (400,), 2)
     weights = jnp.asarray(lines.weights(2)) * (1.3 if is_broken else 1)
-    target = minibatch_target(shape, step, drawn, weights, position, 1.0)
+    window = Window(jax.tree.map(lambda leaf: leaf[None], drawn), None, 1)
+    target = minibatch_target(shape, step, window, weights, position, 1.0)
     classes, _ = target.batches(jax.random.key(0), Static(400))
     keys = jax.random.split(jax.random.key(0), 400)
     noisy = jax.vmap(target.noisy_gradient, in_axes=((0, 0), None))((classes, keys), position)
@@ -242,7 +244,7 @@ def test_stochastic_em_improves_the_start(monkeypatch, is_broken):
         monkeypatch.setattr(starts, "FIRST", 0.0)
     train, _ = some_documents(num=100)
     observed, held_out = split_words(some_documents(num=50, seed=1)[0])
-    shape = model(12, 3)
+    shape = make_model(12, 3)
     lines = layout(train, 10)
     batches = draw_minibatches(train, lines, np.random.default_rng(0), (100,), 2)
     weights = jnp.asarray(lines.weights(2), jnp.float32)
@@ -263,7 +265,7 @@ def test_stochastic_em_improves_the_start(monkeypatch, is_broken):
     assert is_better != is_broken
 
 
-SHORT = {"num_steps": 2, "num_burn_in": 40, "num_draws": 40, "stride": 20, "batch_size": 10}
+SHORT = {"num_steps": 2, "num_warmup": 40, "num_draws": 40, "thin": 20, "batch_size": 10}
 
 
 @pytest.mark.parametrize(
@@ -274,10 +276,10 @@ SHORT = {"num_steps": 2, "num_burn_in": 40, "num_draws": 40, "stride": 20, "batc
         pytest.param("sgr-nphmc", marks=pytest.mark.validate),
     ],
 )
-def test_every_kind_of_recipe_runs(name):
+def test_every_kind_of_sampler_runs(name):
     train, _ = some_documents()
-    shape = model(12, 3)
-    found = fit(shape, train, recipe(name, shape, train, 2), **SHORT)
+    shape = make_model(12, 3)
+    found = fit(shape, train, name, **SHORT)
     assert found.topics.shape == (2, 12, 3)
     np.testing.assert_allclose(found.topics.sum(axis=1), 1, rtol=1e-4)
     assert np.isfinite(found.weights).all()
@@ -289,11 +291,10 @@ def test_held_out_words_are_never_touched():
     train, _ = some_documents()
     test, _ = some_documents(seed=1)
     observed, held_out = split_words(test)
-    shape = model(12, 3)
-    made = recipe("sghmc-tuned", shape, train, 2)
+    shape = make_model(12, 3)
     measure = evaluation.Perplexity(observed, held_out)
-    measured = fit(shape, train, made, **SHORT, measure=measure)
-    alone = fit(shape, train, made, **SHORT)
+    measured = fit(shape, train, **SHORT, measure=measure)
+    alone = fit(shape, train, **SHORT)
     np.testing.assert_array_equal(measured.topics, alone.topics)
     assert np.isfinite(measured.trace["average"]).all()
     more = evaluation.Perplexity(observed, test)
@@ -307,9 +308,9 @@ def test_held_out_words_are_never_touched():
 @pytest.mark.validate
 def test_planted_topics_are_found():
     train, topics = some_documents(num=200, length=40)
-    fitted = TopicModel(
-        3, num_burn_in=300, num_draws=100, stride=20, num_steps=5, batch_size=40
-    ).fit(train)
+    fitted = TopicModel(3, num_warmup=300, num_draws=100, thin=20, num_steps=5, batch_size=40).fit(
+        train
+    )
     overlap = fitted.components_ @ (topics > 0.05)
     assert np.all(overlap.max(axis=0) > 0.9)
     assert fitted.transform(train).shape == (200, 3)
@@ -351,27 +352,16 @@ def test_active_topics():
 def test_one_topic_and_empty_documents():
     """K = 1 is the unigram; an empty document has the prior's shares."""
     counts = np.array([[5, 1], [4, 2], [0, 0], [3, 3], [6, 1]])
-    fitted = TopicModel(1, num_burn_in=40, num_draws=20, stride=20, num_steps=2, batch_size=4).fit(
-        counts
-    )
+    fitted = TopicModel(1, num_warmup=40, num_draws=20, thin=20, num_steps=2, batch_size=4)
+    fitted.fit(counts)
     shares = fitted.transform(counts)
     np.testing.assert_allclose(shares, 1)
 
 
-def test_saved_and_loaded(tmp_path):
-    train, _ = some_documents()
-    fitted = TopicModel(3, num_burn_in=20, num_draws=20, stride=20, num_steps=2, batch_size=10).fit(
-        train._replace(vocabulary=tuple(f"word{i}" for i in range(12)))
-    )
-    fitted.save(tmp_path / "run")
-    loaded = TopicModel.load(tmp_path / "run")
-    np.testing.assert_array_equal(loaded.components_, fitted.components_)
-    assert loaded.run_.vocabulary[3] == "word3"
-    np.save(tmp_path / "run/weights.npy", np.zeros((1, 2)))
-    with pytest.raises(ValueError, match="must have shape"):
-        runs.load(tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match=r"about\.json"):
-        runs.load(tmp_path)
+def sampler_with(**options):
+    """A sampler whose target is not looked at before its options are."""
+    train, _ = some_documents(num=4)
+    return make_sampler("sghmc", make_model(12, 2), train, None, **options)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +371,12 @@ def test_saved_and_loaded(tmp_path):
         (lambda: TopicModel(2).fit(np.array([[1, 0], [0, 0]])), "at least 2 documents"),
         (lambda: TopicModel(2, sampler="hmc").fit(np.ones((4, 2), int)), "sampler must be one of"),
         (lambda: TopicModel(2, batch_size=3).fit(np.ones((4, 2), int)), "batch_size must be even"),
-        (lambda: model(10, 3, num_rounds=4), "num_rounds must be at most"),
+        (lambda: TopicModel(2, batch_size=0).fit(np.ones((4, 2), int)), "number >= 2, got 0"),
+        (lambda: TopicModel(2, thin=0).fit(np.ones((4, 2), int)), "number >= 1, got 0"),
+        (lambda: TopicModel(2, num_steps=0).fit(np.ones((4, 2), int)), "number >= 1, got 0"),
+        (lambda: sampler_with(step_size=0), "step_size must be finite and > 0, got 0"),
+        (lambda: sampler_with(friction=0.0), r"friction must be finite and > 0, got 0\.0"),
+        (lambda: make_model(10, 3, num_rounds=4), "num_rounds must be at most"),
         (
             lambda: evaluation.fold_in(np.ones((3, 1)), np.ones(1), corpus(np.ones((2, 2), int))),
             "vocabulary of the topics",
@@ -405,10 +400,10 @@ def test_chains_are_joined_one_after_the_other():
         trace = {"iteration": np.array([20, 30]), "seconds": np.array([2.0, 3.0])}
         perplexities = {name: rng.random(2) for name in ("single", "average")}
         samples = rng.random((2, 5, 3)), rng.random((2, 3)), rng.random((2, 3))
-        return Fit(*samples, trace | perplexities, 1 + seed, 0.1)
+        return TopicRun(*samples, trace | perplexities, 1 + seed, 0.1)
 
     first, second = chain(0), chain(1)
-    both = joined([first, second], num_iterations=30)
+    both = join([first, second], num_iterations=30)
     np.testing.assert_array_equal(both.trace["iteration"], [20, 30, 50, 60])
     np.testing.assert_array_equal(both.trace["seconds"], [2, 3, 5, 6])
     np.testing.assert_array_equal(both.topics[2:], second.topics)

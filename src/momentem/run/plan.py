@@ -62,8 +62,16 @@ class Sink(Protocol):
     """The destination of a run's chunks: memory, or a log on disk."""
 
     is_local: bool  # True: it takes the chains that this process holds; False: all chains
-    num_draws: int  # draws per chain that it has room for: the plan's, or more
-    here: Here
+
+    @property
+    def num_draws(self) -> int:
+        """Draws per chain that it has room for: the plan's, or more."""
+        ...
+
+    @property
+    def here(self) -> Here:
+        """Where the run is."""
+        ...
 
     @property
     def troubles(self) -> Sequence[Troubles]:

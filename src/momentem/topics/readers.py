@@ -40,7 +40,7 @@ __all__ = ["encode", "read", "read_ldac", "read_matrix_market", "read_npz", "rea
 
 
 def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
-    """Read a corpus from an .npz file with the arrays data, indices, indptr and shape of a CSR matrix.
+    """Read a corpus from an .npz file: the arrays data, indices, indptr and shape of a CSR matrix.
 
     What `scipy.sparse.save_npz` writes of a CSR matrix is such a file. Other arrays are not read.
 
@@ -88,7 +88,7 @@ def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
 def read_ldac(
     path: AnyPath, num_words: int | None = None, vocabulary: Vocabulary | None = None
 ) -> Corpus:
-    """Read a corpus from a file of LDA-C: a line "M id:count id:count ..." of M pairs is a document.
+    """Read a corpus from a file of LDA-C: a document is a line "M id:count id:count ...", M pairs.
 
     Args:
         path: of the file; one that ends in .gz is unpacked.

@@ -92,12 +92,12 @@ def make_run(
     attrs = trace.attrs
     num_divergences = attrs["num_divergences"] + attrs["num_warmup_divergences"]
     return TopicRun(
-        *(samples[name] for name in PARAMETERS),
-        found,
-        int(num_divergences),
-        seconds_per_iteration,
-        about,
-        not attrs["is_interrupted"],
+        **samples,
+        trace=found,
+        num_divergences=int(num_divergences),
+        seconds_per_iteration=seconds_per_iteration,
+        about=about,
+        is_whole=not attrs["is_interrupted"],
     )
 
 
