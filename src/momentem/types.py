@@ -196,6 +196,8 @@ def _shaped(name: str, value: Any, default: Any) -> Any:
                 f"{name} must be an array or a dict of arrays, to be kept in a trace, got "
                 f"{type(default).__name__}; use a dict"
             )
+    if not isinstance(default, dict):
+        value = jnp.asarray(value)  # a list of numbers, as a user may write it
     if jax.tree.structure(value) != structure:
         raise ValueError(f"{name} must have the structure {structure}, got {value!r:.80}")
 

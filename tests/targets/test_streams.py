@@ -14,7 +14,7 @@ import zarr
 import momentem as mt
 from momentem.pytrees import find_node
 from momentem.run import loop
-from momentem.targets.streams import Window, turned
+from momentem.targets.streams import Window, turn_window
 
 NUM_ROWS = 60
 X = np.random.default_rng(0).normal(size=(NUM_ROWS, 2))
@@ -108,7 +108,7 @@ def errors(scale, num_windows=600):
 
     window = find_node(Window, target)
     means = np.stack(
-        [gradients(turned(target, window, 3 * i), mt.key(i)) for i in range(num_windows)]
+        [gradients(turn_window(target, window, 3 * i), mt.key(i)) for i in range(num_windows)]
     )
     exact = jax.grad(whole.logdensity)(position)
     # by epochs: windows of one depend on each other

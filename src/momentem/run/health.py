@@ -56,7 +56,7 @@ class Troubles(NamedTuple):
     def find(
         cls,
         iterations: range,
-        kept: range,
+        located: Sequence[int],
         parameters: dict[str, np.ndarray],
         stats: dict[str, np.ndarray],
         looks: Any,
@@ -66,37 +66,38 @@ class Troubles(NamedTuple):
 
         Args:
             iterations: of the chunk.
-            kept: those whose parameters are kept.
-            parameters: (kept iteration, chain, …).
+            located: those whose parameters are known, in order.
+            parameters: (located iteration, chain, …).
             stats: (iteration, chain).
             looks: whether the density was finite, (look, chain); None if nobody looked.
             looked: the iterations of the looks.
         """
         densities = Trouble()
         if "lp" in stats:
-            densities = _find_trouble(~np.isfinite(stats["lp"]), iterations, kept, parameters)
+            densities = _find_trouble(~np.isfinite(stats["lp"]), iterations, located, parameters)
         elif looks is not None:
-            densities = _find_trouble(~np.asarray(looks), looked, kept, parameters)
-        diverging = _find_trouble(stats["diverging"], iterations, kept, parameters)
-        return cls(diverging, _find_non_finite(kept, parameters), densities)
+            densities = _find_trouble(~np.asarray(looks), looked, located, parameters)
+        diverging = _find_trouble(stats["diverging"], iterations, located, parameters)
+        return cls(diverging, _find_non_finite(located, parameters), densities)
 
     def __add__(self, later: "Troubles") -> "Troubles":  # pyright: ignore[reportIncompatibleMethodOverride]
         return Troubles(*(a + b for a, b in zip(self, later, strict=True)))
 
 
 def _find_trouble(
-    is_bad: np.ndarray, iterations: Sequence[int], kept: range, parameters: dict[str, np.ndarray]
+    is_bad: np.ndarray,
+    iterations: Sequence[int],
+    located: Sequence[int],
+    parameters: dict[str, np.ndarray],
 ) -> Trouble:
-    """Count the bad entries (iteration, chain), and locate the first, with a parameter near it: at
-    that iteration, or else at the next that is kept, or the last."""
+    """Count the bad entries (iteration, chain), and locate the first, with a parameter at the next
+    iteration whose parameters are known."""
     if not is_bad.any():
         return Trouble()
     row, chain = map(int, np.argwhere(is_bad)[0])
-    iteration, what = iterations[row], ""
-    if kept:
-        nearest = min(bisect_left(kept, iteration), len(kept) - 1)
-        what = _farthest_out(nearest, chain, parameters)
-    return Trouble(int(is_bad.sum()), chain, iteration, what)
+    iteration = iterations[row]
+    nearest = min(bisect_left(located, iteration), len(located) - 1)
+    return Trouble(int(is_bad.sum()), chain, iteration, _farthest_out(nearest, chain, parameters))
 
 
 def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> str:
@@ -115,7 +116,7 @@ def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> st
     return found[1]
 
 
-def _find_non_finite(kept: range, parameters: dict[str, np.ndarray]) -> Trouble:
+def _find_non_finite(located: Sequence[int], parameters: dict[str, np.ndarray]) -> Trouble:
     """Find draws that are not finite. The parameter of a finite position need not be finite, such
     as exp(1000)."""
     found = Trouble()
@@ -129,7 +130,7 @@ def _find_non_finite(kept: range, parameters: dict[str, np.ndarray]) -> Trouble:
         is_bad = ~np.isfinite(rows)
         row, chain, *where = map(int, np.argwhere(is_bad)[0])
         value = rows[(row, chain, *where)]
-        here = Trouble(int(is_bad.sum()), chain, kept[row], f"{_label(name, where)} = {value}")
+        here = Trouble(int(is_bad.sum()), chain, located[row], f"{_label(name, where)} = {value}")
         found = found + here if found.iteration <= here.iteration else here + found
     return found
 

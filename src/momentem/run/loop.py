@@ -207,7 +207,9 @@ def _iterations(
         moments = Streamed(constrain_sharding(mesh, observed.num_draws, None), *by_chain)
     kept = {name: named[name] for name in keep}
     if every < thin:
-        rows = jnp.minimum(thin - 1 - unkept + thin * jnp.arange(-(-size // thin)), size - 1)
+        rows = jnp.minimum(
+            thin - 1 - unkept + thin * jnp.arange((thin - 2 + size) // thin + 1), count - 1
+        )
         kept = {name: x[rows] for name, x in kept.items()}
     seen = None if "lp" in stats else constrain_sharding(mesh, positions[:: _looks(every)], 1)
     kept, stats = constrain_sharding(mesh, (kept, stats), None if is_gathered else 1)
@@ -327,9 +329,12 @@ def _run(
                 next_look = looked[-1] + DENSITY_EVERY
         here = Here(end, here.is_frozen, state, moments)
         kept = range(first + plan.thin - 1 - unkept, end, plan.thin)
-        lengths = len(kept), iterations, iterations
-        record = Record(*(_first_rows(*pair) for pair in zip(lengths, record, strict=True)))
-        troubles = Troubles.find(range(first, end), kept, *record[:2], looks, looked)
+        # the row after the last that is kept holds the last iteration: troubles are located by it
+        located = kept if kept and kept[-1] == end - 1 else [*kept, end - 1]
+        parameters = _first_rows(len(located), record.parameters)
+        stats, learning = (_first_rows(iterations, each) for each in record[1:])
+        troubles = Troubles.find(range(first, end), located, parameters, stats, looks, looked)
+        record = Record(_first_rows(len(kept), parameters), stats, learning)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)
         if troubles.diverging.times > record.stats["diverging"].size / 2 and not is_alarmed:

@@ -277,6 +277,6 @@ for num_draws in (20_000, 80_000):
 
 
 def test_the_page_on_long_runs_runs(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs/durable.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/durable.md").read_text()
     monkeypatch.chdir(tmp_path)
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {})

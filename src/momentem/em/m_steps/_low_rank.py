@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from momentem.checks import check_count, check_instance, is_traced
+from momentem.checks import check_count, is_traced
 from momentem.em.m_steps.contract import MStep, learn_mass
 from momentem.masses import WindowMass
 from momentem.pytrees import Static
@@ -38,8 +38,11 @@ def fisher_low_rank(window: int) -> MStep:
 
 
 def _init(window: Static, mass: Any, size: Any) -> LastDraws:
-    remedy = "build it with low_rank_mass, or use m_steps.fisher"
-    check_instance(WindowMass, remedy, mass=mass)
+    if not isinstance(mass, WindowMass):
+        raise TypeError(
+            "fisher_low_rank learns a LowRankMass, got an initial mass of type "
+            f"{type(mass).__name__}; use m_steps.fisher, or build the mass with low_rank_mass"
+        )
     num_rows = window.value
     if num_rows < 2 * mass.rank:
         raise ValueError(f"window must be at least twice the rank, 2 x {mass.rank}, got {num_rows}")

@@ -79,8 +79,12 @@ def target_of(kernel: Kernel) -> StochasticTarget:
 
 def check_matrix_mass(mass: Any) -> None:
     """Refuse a mass that cannot be learnt from second moments."""
-    remedy = "start from diagonal_mass or dense_mass, or use m_steps.fisher_low_rank"
-    check_instance(MatrixMass, remedy, mass=mass)
+    if not isinstance(mass, MatrixMass):
+        raise TypeError(
+            "this M-step learns a mass from second moments (momentem.masses.MatrixMass), such as a "
+            f"DiagonalMass or a DenseMass, got an initial mass of type {type(mass).__name__}; use "
+            "m_steps.fisher_low_rank for a LowRankMass"
+        )
 
 
 def empty_second_moment(mass: Any, size: Any) -> SecondMoment:
