@@ -106,7 +106,8 @@ def _agree(found: Any, expected: Any, what: str, dtype: Any) -> None:
 
 def _check_same_form(before: Any, after: Any, what: str) -> None:
     def form(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.asarray(leaf).dtype), tree)
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [(jnp.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
 
     assert form(before) == form(after), (
         f"{what} must keep its structure, shapes and dtypes over a step"
@@ -405,8 +406,8 @@ def invariance(
     Args:
         key: a typed JAX key.
         kernel: what is tested.
-        learnt: the mass and step size to test it at; a step size with visible rejections has the
-            most power.
+        learnt: the mass and step size to test it at, and what else is not at the kernel's default;
+            a step size with visible rejections has the most power.
         exact: draws from the distribution, (key, n) -> n vectors.
         num_draws: how many draws are moved.
 
@@ -420,6 +421,7 @@ def invariance(
         True
     """
     start_key, init_key, step_key, fresh_key = jax.random.split(key, 4)
+    learnt = kernel.complete(learnt)
 
     def one_step(init_key: PRNGKey, step_key: PRNGKey, position: Array) -> Array:
         state = kernel.init(init_key, position, learnt)

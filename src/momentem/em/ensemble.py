@@ -32,7 +32,9 @@ def check_learnt(kernel: Any, learnt: Any) -> Learnt:
             f"learnt names {strangers[0]!r}, which this kernel does not leave open; it leaves open "
             f"{names}: give those alone, as momentem.Learnt(mass, step_size, …)"
         )
-    return kernel.complete(learnt.replace(step_size=step_size))
+    completed = kernel.complete(learnt.replace(step_size=step_size))
+    completed.arrays()  # refuses a name that the mass has too: a trace could not hold both
+    return completed
 
 
 def start_chains(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> Any:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["inverse_mass_matrix", "last_positions", "learnt_from"]
 
-MASSES = (LowRankMass, DenseMass, DiagonalMass)  # a dense one has the arrays of a diagonal one too
+# a dense mass has the arrays of a diagonal one too, so it is tried first
+MASSES = (LowRankMass, DenseMass, DiagonalMass)
 
 
 def inverse_mass_matrix(mass: Mass) -> Float[Array, "..."]:

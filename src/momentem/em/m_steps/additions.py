@@ -5,6 +5,7 @@ with_anchor        theta_0 <- mean theta                  of control variates
 with_thermostat    Q <- Var(q)                            of SG-NPHMC
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -123,7 +124,7 @@ def add_means(m_step: MStep, gather: Callable, is_usable: Callable, average: Cal
 
 def _init(m_step: MStep, gather: Callable, mass: Any, size: Any) -> InnerAndSums:
     inner, zeros = m_step.init(mass, size), jnp.zeros_like(mass.inverse_mass_diagonal())
-    nowhere = Info(zeros, zeros, zeros, {"thermostat": zeros[0]})
+    nowhere = Info(zeros, zeros, zeros, defaultdict(lambda: zeros[0]))  # of whatever statistics
     forms = jax.eval_shape(gather, nowhere)
     sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), forms)
     return InnerAndSums(inner.num_samples, inner, sums)
