@@ -1,11 +1,11 @@
-"""Every kernel and every sampler is one row of a table."""
+"""Every kernel, every mass and every sampler is one row of a table."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import momentem as mt
-from momentem.testing import check_kernel, check_sampler, minibatch_target
+from momentem.testing import check_kernel, check_mass, check_sampler, minibatch_target
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -27,6 +27,14 @@ STOCHASTIC_KERNELS = {
     "sghmc_printed": lambda target: mt.kernels.sghmc_printed(target, 3, 1.0, 0.1),
     "sgnht_printed": lambda target: mt.kernels.sgnht_printed(target, 3),
     "sg_nphmc_printed": lambda target: mt.kernels.sg_nphmc_printed(target, 3, 0.01, 0.1),
+}
+
+MASSES = {
+    "diagonal": mt.diagonal_mass(jnp.array([1.0, 4.0, 0.5])),
+    "dense": mt.dense_mass(jnp.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.3]])),
+    "low rank": mt.low_rank_mass(
+        jnp.array([1.0, 2.0, 0.5]), jnp.array([[0.6], [0.8], [0.0]]), jnp.array([3.0])
+    ),
 }
 
 
@@ -135,6 +143,11 @@ STOCHASTIC_SAMPLERS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel(name):
     check_kernel(KERNELS[name])
+
+
+@pytest.mark.parametrize("name", MASSES)
+def test_mass(name):
+    check_mass(MASSES[name])
 
 
 def some_later(names, later):
