@@ -27,6 +27,7 @@ BANNED_FOR_FUNCTIONS = BANNED | {
     *("Three", "Two", "What", "When", "Where", "Which"),
 }
 
+
 def public():
     """Every public function and class by name, each once."""
     found = {}
