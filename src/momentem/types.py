@@ -187,14 +187,19 @@ class Learnt:
         return learnt
 
 
+def _is_plain_name(part: Any) -> bool:
+    """Return whether a step into a pytree can be a part of an array's name in a trace."""
+    return isinstance(part, DictKey) and isinstance(part.key, str) and "." not in part.key
+
+
 def _shaped(name: str, value: Any, default: Any) -> Any:
     """`value` with the structure, shapes and dtypes of `default`."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(default)
     for path, _ in leaves:
-        if not all(isinstance(part, DictKey) for part in path):
+        if not all(_is_plain_name(part) for part in path):
             raise TypeError(
                 f"{name} must be an array or a dict of arrays, to be kept in a trace, got "
-                f"{type(default).__name__}; use a dict"
+                f"{type(default).__name__}; use a dict whose keys are strings without dots"
             )
     if jax.tree.structure(value) != structure:
         raise ValueError(f"{name} must have the structure {structure}, got {value!r:.80}")

@@ -223,3 +223,10 @@ def test_a_name_that_the_mass_has_too_is_refused_before_the_run():
     start = mt.Learnt(mt.diagonal_mass(jnp.ones(3)), 0.3)
     with pytest.raises(ValueError, match="two things that are learnt have the name"):
         mt.monte_carlo_em(kernel, start, mt.m_steps.fisher(), mt.e_steps.constant(9))
+
+
+@pytest.mark.parametrize("box", [{"low.er": 1.0}, {0: 1.0}, (1.0, 2.0)])
+def test_names_that_a_trace_could_not_hold_are_refused(box):
+    learnt = mt.Learnt(mt.diagonal_mass(jnp.ones(3)), 0.3)
+    with pytest.raises(TypeError, match="use a dict whose keys are strings without dots"):
+        learnt.with_defaults(box=box)
