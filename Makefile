@@ -4,18 +4,38 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test validate bench reliability reproduce lint docs clean
+# A second environment, with the oldest versions that pyproject.toml allows.
+MINIMUM_VENV := .venv-minimum
+MINIMUM_READY := $(MINIMUM_VENV)/.ready
+# tests/test_dependencies.py imports every module; the others use what the dependencies are for. Long statistical
+# tests and the documentation's pages say little of versions.
+MINIMUM_TESTS := $(addprefix tests/,test_dependencies.py test_sampling.py run targets masses devices reproduce cli \
+	em/test_em.py em/test_e_steps.py em/test_m_steps.py em/test_schedules.py xla/test_keys.py xla/test_compile.py \
+	topics/test_corpus.py topics/test_readers.py bridges/test_numpyro.py bridges/test_pymc.py \
+	test_conformance.py::test_kernel test_conformance.py::test_stochastic_kernel)
+MINIMUM_LEAVES_OUT := page or memory_does_not_grow or posterior_is_that_of_all_rows or window_held_too_long or whiten
+
+.PHONY: demo test test-minimum validate bench reliability reproduce lint docs clean
 
 $(READY): pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements-dev.txt --editable '.[dev]'
 	touch $(READY)
 
+$(MINIMUM_READY): pyproject.toml requirements-minimum.txt
+	$(PYTHON) -m venv --clear $(MINIMUM_VENV)
+	$(MINIMUM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements-minimum.txt --editable '.[plots,pymc,storage,topics]' pytest pytest-xdist beartype hypothesis
+	touch $(MINIMUM_READY)
+
 demo: $(READY)  ## sample a small real problem, print a table, save a picture
 	$(BIN)/python examples/demo.py
 
 test: $(READY)  ## every test but the long ones, under 12 minutes on 2 cores
-	$(BIN)/python -m pytest -n 2 -m 'not validate'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not validate'
+
+# Old libraries warn of each other, which is no error of ours.
+test-minimum: $(MINIMUM_READY)  ## part of the tests, with the oldest versions that are allowed
+	$(MINIMUM_VENV)/bin/python -m pytest -n 2 -m 'not validate' -o filterwarnings=default -k 'not ($(MINIMUM_LEAVES_OUT))' $(MINIMUM_TESTS)
 
 validate: $(READY)  ## the long statistical checks
 	$(BIN)/python -m pytest -n 2 -m validate
@@ -38,4 +58,4 @@ docs: $(READY)  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) site demo dist tables
+	rm -rf $(VENV) $(MINIMUM_VENV) site demo dist tables

@@ -372,6 +372,8 @@ def _matrix_entries(lines: Iterator[bytes], path: Path) -> np.ndarray:
     kind = np.dtype([("document", np.int64), ("word", np.int64), ("count", np.float64)])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+        # NumPy before 2.3 reads 1.5 as the integer 1 and only warns; as an error it is a ValueError
+        warnings.filterwarnings("error", category=DeprecationWarning)
         try:
             return np.loadtxt(lines, kind, comments=None, ndmin=1)
         except ValueError as error:

@@ -175,8 +175,9 @@ def test_what_differs_is_said(tmp_path, monkeypatch):
     refused("^sampler must be", TARGET, mt.hmc(TARGET, 0.4, 6))
     refused("^sampler must be", TARGET, mt.hmc(TARGET, 0.5, 5))
     refused("num_draws must be at least the 60", num_draws=50)
+    version = re.escape(jax.__version__)
     monkeypatch.setattr(jax, "__version__", "0.0.1")
-    refused(r"environment differs: jax 0\.10\.\d -> 0\.0\.1")
+    refused(rf"environment differs: jax {version} -> 0\.0\.1")
     monkeypatch.undo()
     twin = normal()
     assert mt.resume(tmp_path / "run", twin, mt.hmc(twin, 0.4, 5)).attrs["is_interrupted"] == 0
