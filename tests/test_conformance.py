@@ -196,7 +196,13 @@ LONG = {
 @pytest.mark.parametrize("name", some_later(SAMPLERS, LONG))
 def test_sampler(name):
     # the first E-step of the sampler that tunes itself has ten iterations
-    check_sampler(SAMPLERS[name], num_steps=11 if name.startswith("tuned") else 8)
+    num_steps = 11 if name.startswith("tuned") else 8
+    check_sampler(SAMPLERS[name], num_steps=num_steps, learns_on=name == "hmc-em forever")
+
+
+def test_check_sampler_refuses_one_that_learns_on_unasked():
+    with pytest.raises(AssertionError, match="what is learnt, after freezing"):
+        check_sampler(SAMPLERS["hmc-em forever"])
 
 
 def test_check_sampler_refuses_a_sampler_that_forgets_its_dtype():

@@ -389,6 +389,7 @@ def sampler_with(**options):
         ),
     ],
 )
+@pytest.mark.usefixtures("without_jaxtyping")
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
