@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from momentem.checks import check_instance
 from momentem.masses import LearnableMass, MatrixMass
-from momentem.pytrees import find_node
+from momentem.pytrees import as_partial, find_node
 from momentem.targets._minibatch import StochasticTarget
 from momentem.types import Count, Kernel, Learnt, Scalar, Vectors
 
@@ -52,7 +52,7 @@ class SecondMoment(NamedTuple):
 
 def learn_mass(init: Callable, update: Callable, estimate: Callable) -> MStep:
     """Return an M-step whose estimate is a mass, and which sets nothing else."""
-    return MStep(Partial(init), Partial(update), Partial(estimate), Partial(average_mass))
+    return MStep(as_partial(init), Partial(update), Partial(estimate), Partial(average_mass))
 
 
 def average_mass(learnt: Learnt, estimate: LearnableMass, rate: Scalar) -> Learnt:
