@@ -55,7 +55,7 @@ class Troubles(NamedTuple):
     def of(
         cls,
         iterations: range,
-        kept: range,
+        seen: range,
         parameters: dict[str, np.ndarray],
         stats: dict[str, np.ndarray],
         looks: Any,
@@ -65,35 +65,35 @@ class Troubles(NamedTuple):
 
         Args:
             iterations: of the chunk.
-            kept: those whose parameters are kept.
-            parameters: (kept iteration, chain, …).
+            seen: those whose parameters are known.
+            parameters: (iteration seen, chain, …).
             stats: (iteration, chain).
             looks: whether the density was finite, (look, chain); None if nobody looked.
             looked: the iterations of the looks.
         """
         densities = Trouble()
         if "lp" in stats:
-            densities = _found(~np.isfinite(stats["lp"]), iterations, kept, parameters)
+            densities = _found(~np.isfinite(stats["lp"]), iterations, seen, parameters)
         elif looks is not None:
-            densities = _found(~np.asarray(looks), looked, kept, parameters)
-        diverging = _found(stats["diverging"], iterations, kept, parameters)
-        return cls(diverging, _not_finite(kept, parameters), densities)
+            densities = _found(~np.asarray(looks), looked, seen, parameters)
+        diverging = _found(stats["diverging"], iterations, seen, parameters)
+        return cls(diverging, _not_finite(seen, parameters), densities)
 
     def __add__(self, later: "Troubles") -> "Troubles":  # pyright: ignore[reportIncompatibleMethodOverride]
         return Troubles(*(a + b for a, b in zip(self, later, strict=True)))
 
 
 def _found(
-    is_bad: np.ndarray, iterations: Sequence[int], kept: range, parameters: dict[str, np.ndarray]
+    is_bad: np.ndarray, iterations: Sequence[int], seen: range, parameters: dict[str, np.ndarray]
 ) -> Trouble:
     """Return the trouble of some iterations and chains, with a parameter near the first of them:
-    at that iteration, or else at the next that is kept, or the last."""
+    at that iteration, or else at the next whose parameters are known, or the last."""
     if not is_bad.any():
         return Trouble()
     row, chain = map(int, np.argwhere(is_bad)[0])
     iteration, what = iterations[row], ""
-    if kept:
-        nearest = min(bisect_left(kept, iteration), len(kept) - 1)
+    if seen:
+        nearest = min(bisect_left(seen, iteration), len(seen) - 1)
         what = _farthest_out(nearest, chain, parameters)
     return Trouble(int(is_bad.sum()), chain, iteration, what)
 
@@ -114,7 +114,7 @@ def _farthest_out(row: int, chain: int, parameters: dict[str, np.ndarray]) -> st
     return found[1]
 
 
-def _not_finite(kept: range, parameters: dict[str, np.ndarray]) -> Trouble:
+def _not_finite(seen: range, parameters: dict[str, np.ndarray]) -> Trouble:
     """Of draws: a position can be finite whose parameter is not, such as exp(1000)."""
     found = Trouble()
     for name, rows in parameters.items():
@@ -127,7 +127,7 @@ def _not_finite(kept: range, parameters: dict[str, np.ndarray]) -> Trouble:
         is_bad = ~np.isfinite(rows)
         row, chain, *where = map(int, np.argwhere(is_bad)[0])
         value = rows[(row, chain, *where)]
-        here = Trouble(int(is_bad.sum()), chain, kept[row], f"{_label(name, where)} = {value}")
+        here = Trouble(int(is_bad.sum()), chain, seen[row], f"{_label(name, where)} = {value}")
         found = found + here if found.iteration <= here.iteration else here + found
     return found
 

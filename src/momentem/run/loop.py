@@ -1,9 +1,9 @@
 """The loop of a run: one compiled program per phase, run in chunks.
 
 A chunk is a compiled loop with a dynamic number of iterations that writes into buffers of a static
-size: of statistics a row per iteration, of positions one per iteration that is kept, and their
-parameters are computed for those alone. So one program serves chunks of every length, memory on the
-device is bounded by the buffers,
+size: of statistics a row per iteration, and so of positions, but for large ones, of which those
+that are kept have a row. So one program serves chunks of every length, memory on the device is
+bounded by the buffers,
 and between chunks Python moves the progress bar, copies draws to the host or to the run log, and
 hears Ctrl-C. The key of iteration t is fold_in(run key, t), and moments are updated draw by draw:
 nothing depends on how the run is cut into chunks.
@@ -45,6 +45,7 @@ CHUNK_ITERATIONS = 4096
 CHUNK_SECONDS = (
     0.25  # a chunk grows until it takes this long, so that Ctrl-C and the bar stay prompt
 )
+LARGE = 10_000  # numbers: a position of as many is thinned on the device
 DENSITY_EVERY = 32  # iterations between looks at the density, where the sampler itself has none
 
 
@@ -161,14 +162,13 @@ def _iterations(
     """Run `count` iterations from iteration `start`, fewer if the sampler settles.
 
     Of every `thin` iterations the last is kept; `unkept` came before these since the last that was.
-    Moments are of all iterations, so that all positions are needed where there are any.
 
     Returns the state, the moments, the record in buffers of at most `size` iterations, positions to
     look at the density at, and the number of iterations. On a mesh states stay divided by chains,
     and so does the record, unless every process needs all of it.
     """
     shapes = jax.eval_shape(_record, set_clock(sampler, start), key, state)[1]
-    every = _spacing(thin, moments)
+    every = _spacing(thin, moments, target)
     lengths = (thin - 2 + size) // every + 1 if every > 1 else size, size, size
     buffers = tuple(
         jax.tree.map(lambda leaf, n=n: jnp.zeros((n, *leaf.shape), leaf.dtype), shape)
@@ -207,9 +207,6 @@ def _iterations(
         by_chain = constrain_sharding(mesh, observed[1:], None if is_gathered else 0)
         moments = Streamed(constrain_sharding(mesh, observed.num_draws, None), *by_chain)
     kept = {name: named[name] for name in keep}
-    if every < thin:
-        rows = jnp.minimum(thin - 1 - unkept + thin * jnp.arange(-(-size // thin)), size - 1)
-        kept = {name: x[rows] for name, x in kept.items()}
     seen = None if "lp" in stats else constrain_sharding(mesh, positions[:: _looks(every)], 1)
     kept, stats = constrain_sharding(mesh, (kept, stats), None if is_gathered else 1)
     learning, count = constrain_sharding(mesh, (learning, count), None)
@@ -220,9 +217,10 @@ STATIC = ("size", "thin", "keep", "mesh", "is_gathered")
 _fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (jax.jit, program))
 
 
-def _spacing(thin: int, moments: Streamed | None) -> int:
-    """Return the number of iterations to a position in the buffer."""
-    return thin if moments is None else 1
+def _spacing(thin: int, moments: Streamed | None, target: AnyTarget) -> int:
+    """Return the number of iterations to a row of positions. Moments need all; and where they take
+    little memory, they say where a divergence was, and are thinned on the host."""
+    return thin if moments is None and len(target.initial) >= LARGE else 1
 
 
 def _looks(every: int) -> int:
@@ -290,7 +288,7 @@ def _run(
     window = find_node(Window, target)
     longest = longest if window is None else min(longest, window.hold)
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
-    every, next_look = _spacing(plan.thin, here.moments), here.iteration
+    every, next_look = _spacing(plan.thin, here.moments, target), here.iteration
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
     is_gathered = jax.process_count() > 1 and not sink.is_local
     places: dict[str, Any] = {"mesh": mesh, "is_gathered": is_gathered}
@@ -327,10 +325,14 @@ def _run(
                 looks = local_part(_look(target, look_key, seen, first, len(looked), **places))
                 next_look = looked[-1] + DENSITY_EVERY
         here = Here(end, here.is_frozen, state, moments)
-        kept = range(first + plan.thin - 1 - unkept, end, plan.thin)
-        lengths = len(kept), iterations, iterations
+        seen_at = range(first + every - 1 - unkept % every, end, every)
+        lengths = len(seen_at), iterations, iterations
         record = Record(*(_first_rows(*pair) for pair in zip(lengths, record, strict=True)))
-        troubles = Troubles.of(range(first, end), kept, *record[:2], looks, looked)
+        troubles = Troubles.of(range(first, end), seen_at, *record[:2], looks, looked)
+        if every < plan.thin:
+            kept = slice(plan.thin - 1 - unkept, None, plan.thin)
+            thinned = {name: rows[kept] for name, rows in record.parameters.items()}
+            record = record._replace(parameters=thinned)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)
         if troubles.diverging.times > record.stats["diverging"].size / 2 and not is_alarmed:
