@@ -74,7 +74,7 @@ class Forgetful(DocumentStream):
     """A stream whose windows follow from what was read before, not from their number."""
 
     def __init__(self, *given):
-        super().__init__(*given)
+        super().__init__(*given, hold=4)
         self.rng = np.random.default_rng(0)
 
     def read(self, index):
@@ -114,6 +114,43 @@ def test_every_iteration_has_its_own_minibatches():
         jax.tree.map(np.testing.assert_array_equal, found, expected)
         assert len(keys) == 3
     stream.close()
+
+
+# --- thinning ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thinned_on_the_device(monkeypatch):
+    """As only large positions are; programs that were compiled for small ones do not fit."""
+
+    def thin():
+        monkeypatch.setattr(loop, "LARGE", 1)
+        jax.clear_caches()
+
+    yield thin
+    jax.clear_caches()
+
+
+def test_samples_are_the_same_if_they_are_thinned_on_the_device(thinned_on_the_device):
+    on_the_host = run()
+    thinned_on_the_device()
+    assert_same(run(), on_the_host)
+
+
+def test_statistics_and_troubles_are_of_all_iterations(thinned_on_the_device):
+    target = momentem.density(lambda x: -jnp.cosh(3 * x), 0.0)
+    sampler = momentem.hmc(target, 1.0, 5)
+
+    def sample():
+        return momentem.sample(target, sampler, 64, 22, thin=7, progress=False)
+
+    on_the_host = sample()
+    thinned_on_the_device()
+    found = sample()
+    assert found.attrs["num_divergences"] == on_the_host.attrs["num_divergences"] > 10
+    for group in on_the_host.children:
+        for name, array in on_the_host[group].data_vars.items():
+            np.testing.assert_array_equal(found[group][name].values, array.values)
 
 
 # --- resuming ----------------------------------------------------------------------------------
@@ -189,14 +226,15 @@ sys.exit(cli.main(sys.argv[2:]))
 """
 
 
+@pytest.mark.validate
 def test_kill_9(tmp_path):
     """The same command with --resume goes on to the bits of a run that nobody touched."""
     rng = np.random.default_rng(0)
     counts = rng.poisson(2.0, (40, 12)) + 1
     lines = [" ".join(f"{i}:{n}" for i, n in enumerate(row)) for row in counts]
     (tmp_path / "documents.ldac").write_text("".join(f"12 {line}\n" for line in lines))
-    options = ["--topics", "3", "--sampler", "sghmc", "--warmup", "40", "--draws", "2000"]
-    options += ["--thin", "100", "--steps", "2", "--batch", "10", "--held-out", "0.2"]
+    options = ["--topics", "3", "--sampler", "sghmc", "--warmup", "40", "--draws", "400"]
+    options += ["--thin", "20", "--steps", "2", "--batch", "10", "--held-out", "0.2"]
 
     def start(name, *more):
         given = ["topics", "fit", str(tmp_path / "documents.ldac"), *options]

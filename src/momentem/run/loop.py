@@ -1,11 +1,11 @@
 """The loop of a run: one compiled program per phase, run in chunks.
 
 A chunk is a compiled loop with a dynamic number of iterations that writes into buffers of a static
-size: a row per iteration for statistics, and a row per kept iteration for positions, whose
-parameters alone are computed. One program therefore serves chunks of every length, and memory on
-the device is bounded by the buffers. Between chunks, Python updates the progress bar, copies draws
-to the host or to the run log, and handles Ctrl-C. The key of iteration t is fold_in(run key, t),
-and moments are updated draw by draw, so nothing depends on the division of the run into chunks.
+size: a row per iteration for statistics and positions, or a row per kept iteration for positions
+that are large. One program therefore serves chunks of every length, and memory on the device is
+bounded by the buffers. Between chunks, Python updates the progress bar, copies draws to the host or
+to the run log, and handles Ctrl-C. The key of iteration t is fold_in(run key, t), and moments are
+updated draw by draw, so nothing depends on the division of the run into chunks.
 
 On a mesh the same program is divided over devices. If there are several processes, all of them run
 this loop. It waits for each chunk before it starts the next, because the collectives of two
@@ -43,6 +43,7 @@ CHUNK_BYTES = 2**25  # of the buffers of one chunk
 CHUNK_ITERATIONS = 4096
 # chunks grow until they take this many seconds, so that Ctrl-C and the progress bar stay prompt
 CHUNK_SECONDS = 0.25
+LARGE = 10_000  # numbers of a position that is thinned on the device
 DENSITY_EVERY = 32  # iterations between checks of the density, for samplers that do not report it
 
 
@@ -159,15 +160,15 @@ def _iterations(
     """Run `count` iterations from iteration `start`, or fewer if the sampler settles.
 
     The last of every `thin` iterations is kept. `unkept` iterations have passed since the last that
-    was kept. Moments are updated at all iterations, so that all positions are needed if there are
-    any.
+    was kept.
+
 
     Return the state, the moments, the record in buffers of at most `size` iterations, the positions
     at which to check the density, and the number of iterations. On a mesh, states stay divided by
     chains. The record does too, unless every process needs all of it.
     """
     shapes = jax.eval_shape(_record, set_clock(sampler, start), key, state)[1]
-    every = _spacing(thin, moments)
+    every = _spacing(thin, moments, target)
     lengths = (thin - 2 + size) // every + 1 if every > 1 else size, size, size
     buffers = tuple(
         jax.tree.map(lambda leaf, n=n: jnp.zeros((n, *leaf.shape), leaf.dtype), shape)
@@ -206,11 +207,6 @@ def _iterations(
         by_chain = constrain_sharding(mesh, observed[1:], None if is_gathered else 0)
         moments = Streamed(constrain_sharding(mesh, observed.num_draws, None), *by_chain)
     kept = {name: named[name] for name in keep}
-    if every < thin:
-        rows = jnp.minimum(
-            thin - 1 - unkept + thin * jnp.arange((thin - 2 + size) // thin + 1), count - 1
-        )
-        kept = {name: x[rows] for name, x in kept.items()}
     seen = None if "lp" in stats else constrain_sharding(mesh, positions[:: _looks(every)], 1)
     kept, stats = constrain_sharding(mesh, (kept, stats), None if is_gathered else 1)
     learning, count = constrain_sharding(mesh, (learning, count), None)
@@ -221,9 +217,10 @@ STATIC = ("size", "thin", "keep", "mesh", "is_gathered")
 _fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (jax.jit, program))
 
 
-def _spacing(thin: int, moments: Streamed | None) -> int:
-    """Return the number of iterations to a position in the buffer."""
-    return thin if moments is None else 1
+def _spacing(thin: int, moments: Streamed | None, target: AnyTarget) -> int:
+    """Return the number of iterations per row of positions. Moments need all positions. Small
+    positions are all kept on the device too, to locate divergences, and thinned on the host."""
+    return thin if moments is None and len(target.initial) >= LARGE else 1
 
 
 def _looks(every: int) -> int:
@@ -291,7 +288,7 @@ def _run(
     window = find_node(Window, target)
     longest = longest if window is None else min(longest, window.hold)
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
-    every, next_look = _spacing(plan.thin, here.moments), here.iteration
+    every, next_look = _spacing(plan.thin, here.moments, target), here.iteration
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
     is_gathered = jax.process_count() > 1 and not sink.is_local
     places: dict[str, Any] = {"mesh": mesh, "is_gathered": is_gathered}
@@ -328,13 +325,14 @@ def _run(
                 looks = local_part(_look(target, look_key, seen, first, len(looked), **places))
                 next_look = looked[-1] + DENSITY_EVERY
         here = Here(end, here.is_frozen, state, moments)
-        kept = range(first + plan.thin - 1 - unkept, end, plan.thin)
-        # the row after the last that is kept holds the last iteration: troubles are located by it
-        located = kept if kept and kept[-1] == end - 1 else [*kept, end - 1]
+        # of large positions, the row after the last that is kept holds the last iteration
+        rows = range(first + every - 1 - unkept % every, end, every)
+        located = rows if rows and rows[-1] == end - 1 else [*rows, end - 1]
         parameters = _first_rows(len(located), record.parameters)
         stats, learning = (_first_rows(iterations, each) for each in record[1:])
         troubles = Troubles.find(range(first, end), located, parameters, stats, looks, looked)
-        record = Record(_first_rows(len(kept), parameters), stats, learning)
+        kept = slice(plan.thin - 1 - unkept, None, plan.thin) if every == 1 else slice(len(rows))
+        record = Record({name: x[kept] for name, x in parameters.items()}, stats, learning)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)
         if troubles.diverging.times > record.stats["diverging"].size / 2 and not is_alarmed:

@@ -273,7 +273,7 @@ def _noisy_gradient(
 ) -> NoisyGradient:
     documents, key = batch
     phi, r = topics_of(model, position)
-    # the mean of two halves, each of which stands for all documents, and half their difference
+    # each half stands for all documents: their mean, and half their difference
     is_first = np.arange(len(strata)) < len(strata) // 2
     ways = strata / 2, jnp.where(is_first, strata, -strata) / 2
     mean, half = document_sums(model, local, key, phi, r, documents, *ways)
