@@ -29,7 +29,7 @@ def estimate(m_step, mass, infos, size=100):
     statistic = m_step.init(mass, size)
     for info in infos:
         statistic = m_step.update(statistic, info, learnt)
-    return m_step.estimate(statistic, learnt).precision
+    return m_step.estimate(statistic, learnt).inverse_mass
 
 
 def pooled(infos, field):
@@ -105,7 +105,7 @@ def test_inverse_of_an_empirical_covariance_is_biased_and_the_factor_removes_it(
     def one(key, m_step):
         p = jax.random.normal(key, (n, dim))
         statistic = m_step.update(m_step.init(mass, n), Info(p, p, p, {}), learnt)
-        return m_step.estimate(statistic, learnt).precision
+        return m_step.estimate(statistic, learnt).inverse_mass
 
     keys = jax.random.split(jax.random.key(0), 4000)
     corrected = jnp.mean(jax.vmap(lambda key: one(key, m_step))(keys), axis=0)

@@ -14,8 +14,8 @@ __all__ = ["check_learnt", "move_chains", "num_chains", "num_keys", "over_chains
 def check_learnt(kernel: Any, learnt: Any) -> Learnt:
     """Return `learnt` with everything that the kernel leaves open, in the mass's dtype."""
     remedy = (
-        "build it with a factory from momentem.kernels (a Riemannian kernel has its metric for a "
-        "mass, and nothing to learn: use momentem.rhmc or momentem.sgr_nphmc)"
+        "build it with a factory from momentem.kernels (the mass of a Riemannian kernel is its "
+        "metric, and there is nothing to learn: use momentem.rhmc or momentem.sgr_nphmc)"
     )
     check_instance(Kernel, remedy, kernel=kernel)
     check_instance(Learnt, "build it as momentem.Learnt(mass, step_size)", learnt=learnt)
