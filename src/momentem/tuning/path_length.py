@@ -51,7 +51,7 @@ def add_moves(old: Turns, centre: Vector, before: Vectors, after: Vectors, pace:
     )
 
 
-def lengthen(turns: Turns, path: Scalar, shortest: Scalar, longest: float) -> Scalar:
+def lengthen(turns: Turns, path: Scalar, shortest: Scalar | float, longest: float) -> Scalar:
     """Return the path on which the slowest parameter turns by a quarter of its period."""
     n = jnp.maximum(turns.num_moves, 1.0)
     square_mean = (turns.total / n) ** 2
