@@ -217,7 +217,7 @@ def test_the_kernel_is_exact_and_broken_ones_are_not(load):
 
 
 def test_the_kernel_with_a_reused_key_is_refused(load):
-    broken = load("A kernel", ("accept_move(accept_key,", "metropolis(refresh_key,"))
+    broken = load("A kernel", ("accept_move(accept_key,", "accept_move(refresh_key,"))
     with pytest.raises(Exception, match="key"):
         check_kernel(broken.persistent_hmc)
 
