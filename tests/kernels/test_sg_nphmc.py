@@ -78,7 +78,7 @@ def skewed_target(offset=0.0, noise=0.0):
             return offset - potential(x) + noise * jnp.vdot(batch[0], x)
 
         value, gradient = jax.value_and_grad(tilted)(position)
-        return mt.targets.minibatch.NoisyGradient(gradient, zeros, zeros, value)
+        return mt.NoisyGradient(gradient, zeros, zeros, value)
 
     return base._replace(
         logdensity=Partial(lambda x: offset - potential(x)), noisy_gradient=Partial(noisy_gradient)
