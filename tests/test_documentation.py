@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import momentem as mt
 
 from processes import run_alone
@@ -20,6 +22,7 @@ def test_the_readme_s_example_runs():
     assert "weights[2]" in run_alone(example, **QUICK)
 
 
+@pytest.mark.validate
 def test_the_guide_s_examples_run():
     run_alone("\n".join(blocks("docs/guide.md")), **QUICK)
 

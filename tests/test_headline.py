@@ -45,6 +45,7 @@ def test_sgnht_with_nothing_set_by_hand(posterior):
     assert found[-1] >= 2000
 
 
+@pytest.mark.validate
 def test_sghmc_with_nothing_set_by_hand_and_control_variates_worth_five_times_the_gradients(
     posterior,
 ):

@@ -26,7 +26,7 @@ from momentem.testing import check_kernel, check_mass, check_sampler, invariance
 from known_targets import skewed, skewed_exact
 from processes import run_alone
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.validate, pytest.mark.usefixtures("quick_compilation")]
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()

@@ -12,6 +12,8 @@ import momentem as mt
 
 from processes import run_alone
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # where the loop and its constants are
 run_module = importlib.import_module("momentem.run.loop")
 

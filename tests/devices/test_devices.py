@@ -98,15 +98,18 @@ def four_devices():
     return json.loads(run_alone(script, PYTHONWARNINGS="ignore", **flags).splitlines()[-1])
 
 
+@pytest.mark.validate
 def test_data_over_devices_have_the_gradient_of_one_device(four_devices):
     for data in ("1", "2", "4"):
         assert four_devices["off"][data] < 1e-12
 
 
+@pytest.mark.validate
 def test_a_gradient_summed_by_hand_would_be_noticed(four_devices):
     assert four_devices["off"]["by hand"] == pytest.approx(3.0)  # four times the gradient
 
 
+@pytest.mark.validate
 def test_blocks_of_all_devices_are_unbiased(four_devices):
     """The mean over every start is the gradient itself, with strata of unequal sizes."""
     assert four_devices["off"]["strata"] < 1e-12
@@ -114,12 +117,14 @@ def test_blocks_of_all_devices_are_unbiased(four_devices):
     assert four_devices["range"] == [[0, 0, 0, 0], [50, 49, 49, 49]]
 
 
+@pytest.mark.validate
 def test_chains_over_devices_are_those_of_one_device(four_devices):
     """To rounding: sums over devices have another order. M-steps are among what is compared."""
     assert four_devices["m_steps"] > 0
     assert four_devices["off"]["draws"] < 1e-6
 
 
+@pytest.mark.validate
 def test_devices_that_do_not_fit_are_told_of(four_devices):
     patterns = [
         r"chains x data must be the number of devices, 4, got 3 x 1",
@@ -273,6 +278,7 @@ def test_a_launch_that_cannot_be_is_refused(capsys):
     assert "timeout must be finite and > 0, got 0" in hurried
 
 
+@pytest.mark.validate
 def test_the_page_on_devices_runs(tmp_path, monkeypatch):
     page = (ROOT / "docs/devices.md").read_text()
     monkeypatch.chdir(tmp_path)

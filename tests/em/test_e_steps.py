@@ -8,6 +8,8 @@ import pytest
 import momentem as mt
 from momentem.types import Info
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 DIM = 2
 
 

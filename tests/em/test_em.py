@@ -43,11 +43,13 @@ def learnt_condition(m_step, scale, num_iterations=5000):
 
 @pytest.mark.parametrize("scale", [1, 30], ids=["stationary", "far"])
 @pytest.mark.parametrize("name", ["score", "draws", "fisher"])
+@pytest.mark.validate
 def test_informative_m_steps_whiten_the_posterior(name, scale):
     assert learnt_condition(getattr(mt.m_steps, name)(), scale) < 1.5
 
 
 @pytest.mark.parametrize("name", ["momentum", "momentum_printed"])
+@pytest.mark.validate
 def test_the_paper_s_m_step_learns_nothing_at_stationarity(name):
     """Every mass is a fixed point: the condition number stays where it was, near 100."""
     assert learnt_condition(getattr(mt.m_steps, name)(), 1) > 50

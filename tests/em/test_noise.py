@@ -219,6 +219,7 @@ def test_self_tuned_chains_have_the_right_covariance(factory):
     assert np.abs(whitened.mean(axis=(0, 1))).max() < 0.05
 
 
+@pytest.mark.validate
 def test_control_variates_leave_the_mass_and_enlarge_the_step():
     target, _, _ = logistic(2000, 100)
     controlled = mt.control_variate(target, mt.mode(target))
@@ -234,6 +235,7 @@ def test_control_variates_leave_the_mass_and_enlarge_the_step():
     assert float(learnt[1].step_size) > 2.5 * float(learnt[0].step_size)
 
 
+@pytest.mark.validate
 def test_control_variates_that_follow_the_draws_end_at_the_mean():
     """From a reference five posterior deviations off."""
     target, _, _ = logistic(2000, 100)
@@ -255,6 +257,7 @@ def test_control_variates_that_follow_the_draws_end_at_the_mean():
     assert abs(whitened.std() - 1) < 0.1
 
 
+@pytest.mark.validate
 def test_an_anchor_with_another_place_s_gradient_is_seen():
     """The sabotage: the reference moves, and its gradient stays behind."""
     target, _, _ = logistic(2000, 100)
@@ -306,6 +309,7 @@ def learn_from_momenta(kernel, noise):
 LIKE_PRECISION = PRECISION / np.trace(PRECISION) * DIM / 0.05  # B = eps V / 2 has mean 1/2
 
 
+@pytest.mark.validate
 def test_momentum_of_sgnht_learns_the_shape_of_the_noise():
     distances = [
         shape_distance(each) for each in learn_from_momenta(mt.kernels.sgnht, LIKE_PRECISION)

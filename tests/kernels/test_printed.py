@@ -63,6 +63,7 @@ def linear_map(monkeypatch, target, num_steps, step_size, friction=1.0, noise_es
 @pytest.mark.parametrize(
     ("num_steps", "low", "high"), [(10, 0.90, 0.912), (50, 0.975, 0.984), (1, 0.49, 0.51)]
 )
+@pytest.mark.validate
 def test_printed_sghmc_shrinks_its_covariance(num_steps, low, high, monkeypatch):
     """By num_steps / (num_steps + 1), exactly as eps -> 0: 10/11, 50/51, 1/2."""
     target = noisy_gaussian(PRECISION, NO_NOISE)

@@ -12,6 +12,8 @@ from momentem.testing import invariance
 
 from known_targets import COVARIANCE, FACTOR, PRECISION, skewed, skewed_exact
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # as in test_hmc: a false alarm has a chance of at most 5e-3 per target, and the seeds are fixed
 THRESHOLD = 1e-3
 

@@ -217,6 +217,7 @@ def through_known_noise(make):
     return moments_on_r3(make, ISOTROPIC, 0.05, believed=1.0, num_chains=1024, time=100.0)
 
 
+@pytest.mark.validate
 def test_reaches_r3_through_noise_that_is_known():
     found = through_known_noise(anchored)
     assert found.frob < 0.0126 + 5 * found.se, found
@@ -224,6 +225,7 @@ def test_reaches_r3_through_noise_that_is_known():
     assert found.divergences == 0
 
 
+@pytest.mark.validate
 def test_a_log_density_that_does_not_match_its_gradient_is_seen():
     """L1 - L0 then lacks n.(theta' - theta), of mean (eps^2 / 2) tr(M^-1 V): q/Q settles at -.06
     and not -.02, and the covariance is off by three times as much (.040, not .014)."""
@@ -237,6 +239,7 @@ def test_noise_of_another_shape_is_not_absorbed():
     assert found.frob - 5 * found.se > 0.25, found
 
 
+@pytest.mark.validate
 def test_the_thermostat_absorbs_noise_shaped_like_the_mass():
     found = moments_on_r3(refreshed(redraw_momentum), LIKE_MASS, 0.05, num_chains=1024, time=25.0)
     assert found.frob < 0.012 + 5 * found.se, found

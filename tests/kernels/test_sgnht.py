@@ -308,6 +308,7 @@ def test_sgnht_does_not_absorb_other_noise():
 @pytest.mark.parametrize("length", [SHORT, LONG], ids=["short", "long"])
 @pytest.mark.parametrize("which", ["M", "I", "uneven"])
 @pytest.mark.parametrize("name", ["matrix_sgnht", "ccadl"])
+@pytest.mark.validate
 def test_matrix_sgnht_and_ccadl_absorb_any_noise(name, which, length):
     moments = run(name, which, length)
     assert_right(moments, 0.012)
@@ -386,6 +387,7 @@ BIAS = {"sghmc": 0.02, "matrix_sgnht": 0.02, "ccadl": 0.02, "sgnht": 0.04, "sg_n
 
 
 @pytest.mark.parametrize("name", ["sghmc", "sgnht"])  # all of them in `make validate`
+@pytest.mark.validate
 def test_real_minibatches_in_short(name):
     moments = moments_of_posterior(name, 0.05, num_chains=256, time=40.0)
     assert moments.frob < BIAS[name] + 5 * moments.se, moments

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from momentem.masses import DenseMass, dense_mass, diagonal_mass, low_rank_mass
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 DIM, RANK = 5, 2
 
 

@@ -8,6 +8,8 @@ from momentem import cli
 from momentem.reproduce import accuracy, grids, pictures, problems, reports, runs, speed, tables
 from momentem.reproduce.contenders import NAMES, PAPERS, PLAIN, TUNED, contender
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 FEW = ("HMC", "HMC-EM", TUNED["HMC-EM"])
 SHORT = tables.TABLE_1._replace(num_warmup=30, num_draws=40, grids={})
 SETTINGS = tables.TABLE_1.settings

@@ -275,6 +275,7 @@ def test_dropping_the_trace_is_caught(monkeypatch):
         test_energy_error_is_of_second_order("funnel")
 
 
+@pytest.mark.validate
 def test_a_one_sided_step_is_caught(monkeypatch):
     monkeypatch.setattr(module, "generalised_leapfrog", one_sided)
     with pytest.raises(AssertionError):
@@ -284,6 +285,7 @@ def test_a_one_sided_step_is_caught(monkeypatch):
     assert p_value("banana") < 1e-6
 
 
+@pytest.mark.validate
 def test_an_explicit_drift_is_caught(monkeypatch):
     monkeypatch.setattr(module, "drift", wrong_inverse)
     with pytest.raises(AssertionError):

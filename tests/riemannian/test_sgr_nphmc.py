@@ -16,6 +16,8 @@ from momentem.targets._minibatch import NoisyGradient, StochasticTarget
 
 from noisy_targets import DIM, MASS, PRECISION, noisy_gaussian, posterior_moments
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 module = import_module("momentem.riemannian._sgr_nphmc")
 rhmc = import_module("momentem.riemannian._rhmc")
 

@@ -8,6 +8,8 @@ import pytest
 from momentem.run import batch_means as streamed
 from momentem.run.batch_means import NUM_BATCHES, Streamed, observe
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NUM_CHAINS = 64
 
 

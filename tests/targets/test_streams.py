@@ -168,11 +168,13 @@ def spread(hold):
     return draws.std() / deviation
 
 
+@pytest.mark.validate
 def test_the_posterior_is_that_of_all_rows():
     """A chain uses half of the window's rows before they are replaced."""
     assert 0.85 < spread(hold=2) < 1.15
 
 
+@pytest.mark.validate
 def test_a_window_held_too_long_fails_the_same_test():
     """It is used ten times over: chains go to its own posterior, sqrt(1 + 4) wide over windows."""
     assert spread(hold=40) > 1.15
@@ -233,6 +235,7 @@ def test_a_parquet_column_must_exist(sources, tmp_path):
         mt.sources.from_parquet(tmp_path, ["x", "z"])
 
 
+@pytest.mark.validate
 def test_the_page_on_streams_runs():
     page = (Path(__file__).parents[2] / "docs/streams.md").read_text()
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {})

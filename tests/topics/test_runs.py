@@ -131,6 +131,7 @@ def thinned_on_the_device(monkeypatch):
     jax.clear_caches()
 
 
+@pytest.mark.validate
 def test_samples_are_the_same_if_they_are_thinned_on_the_device(thinned_on_the_device):
     on_the_host = run()
     thinned_on_the_device()
@@ -273,6 +274,7 @@ def test_kill_9(tmp_path):
 # --- saving and loading ------------------------------------------------------------------------
 
 
+@pytest.mark.validate
 def test_saved_and_loaded(tmp_path):
     fitted = TopicModel(3, "sghmc", 20, 20, 10, num_steps=2, batch_size=10).fit(documents())
     fitted.save(tmp_path / "run")

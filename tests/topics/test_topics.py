@@ -69,6 +69,7 @@ def broken_gibbs(monkeypatch, what):
 
 
 @pytest.mark.parametrize("broken", [None, "theta", "z"])
+@pytest.mark.validate
 def test_gibbs_is_right_in_law(monkeypatch, broken):
     """E[z] and P(n > 0) against all ways; 5 MCSE, of 9 numbers: one false alarm in 2e5 seeds."""
     if broken:
@@ -276,6 +277,7 @@ SHORT = {"num_steps": 2, "num_warmup": 40, "num_draws": 40, "thin": 20, "batch_s
         pytest.param("sgr-nphmc", marks=pytest.mark.validate),
     ],
 )
+@pytest.mark.validate
 def test_every_kind_of_sampler_runs(name):
     train, _ = some_documents()
     shape = make_model(12, 3)

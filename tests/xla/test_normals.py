@@ -10,6 +10,8 @@ from momentem.kernels import langevin
 from momentem.xla import normals
 from momentem.xla.once import compute_once
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NUM = 1_000_000
 
 
