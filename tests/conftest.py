@@ -15,6 +15,17 @@ def pytest_configure(config):
     # short runs warn of what they are; tests of the warnings ask for them. (Not in pyproject.toml:
     # naming the category there imports momentem before jaxtyping's hook is in place.)
     config.addinivalue_line("filterwarnings", "ignore::momentem.SamplingWarning")
+    config.addinivalue_line("markers", "one_now: the first case here, the others in make validate")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    begun = set()
+    for item in items:
+        if item.get_closest_marker("one_now"):
+            if (item.fspath, item.originalname) in begun:
+                item.add_marker("validate")
+            begun.add((item.fspath, item.originalname))
 
 
 @pytest.fixture

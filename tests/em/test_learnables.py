@@ -103,15 +103,9 @@ def stochastic(name, mass_name):
 
 
 # every entry and every mass once here (SGHMC is in the anchored one), all pairs in `make validate`
-NOW = ("sgnht", "dense")
-PAIRS = [
-    pytest.param(name, mass, marks=() if (name, mass) == NOW else pytest.mark.validate)
-    for name in SAMPLERS
-    for mass in masses()
-]
-
-
-@pytest.mark.parametrize(("name", "mass"), PAIRS)
+@pytest.mark.parametrize("mass", masses())
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.validate
 def test_what_a_stochastic_kernel_leaves_open_survives(name, mass):
     target, sampler, kernel = stochastic(name, mass)
     learnt, _ = survive(target, sampler, kernel, SAMPLERS[name][0])
@@ -179,6 +173,7 @@ def learning(target):
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.one_now
 def test_something_new_is_learnt_and_survives(is_stored, tmp_path):
     target = skewed_target(float)
     out = tmp_path / "run" if is_stored else None

@@ -53,6 +53,7 @@ N = len(THETAS)
     ],
     ids=["momentum", "momentum_printed", "score", "draws", "fisher"],
 )
+@pytest.mark.one_now
 def test_dense(m_step, expected):
     # shrinking by (D / n)^2 = 2e-6 is all that may differ
     np.testing.assert_allclose(estimate(m_step, DENSE, INFOS), expected, rtol=1e-4, atol=1e-5)
@@ -69,6 +70,7 @@ def test_dense(m_step, expected):
     ],
     ids=["momentum", "momentum_printed", "score", "draws", "fisher"],
 )
+@pytest.mark.one_now
 def test_diagonal(m_step, expected):
     np.testing.assert_allclose(estimate(m_step, DIAGONAL, INFOS), expected, rtol=1e-10)
 
@@ -132,6 +134,7 @@ def geometric_mean_eigenvalue(m_step, dim, size, num_m_steps=200):
 
 
 @pytest.mark.parametrize("dim", [2, 10, 50])
+@pytest.mark.validate
 def test_the_momentum_m_step_stays_put_at_stationarity(dim):
     found = geometric_mean_eigenvalue(mt.m_steps.momentum(), dim, 4 * dim + 100)
     assert 0.5 < found < 2

@@ -170,6 +170,7 @@ def scan(sampler, state, num, seed=2):
 
 
 @pytest.mark.parametrize("factory", [mt.sghmc_em, mt.sgnht_em], ids=["sghmc", "sgnht"])
+@pytest.mark.one_now
 def test_all_is_learnt_from_nothing(factory):
     """V as it is, M = (n/N) V + prior, and eps from both; chains far off do not matter."""
     target = noisy_gaussian(PRECISION, V, information_scale=SCALE, prior=PRIOR)
@@ -319,6 +320,7 @@ def test_momentum_of_sgnht_learns_the_shape_of_the_noise():
     assert all(np.diff(distances[:4]) < 0)
 
 
+@pytest.mark.validate
 def test_momentum_of_sgnht_learns_nothing_without_noise():
     distances = [shape_distance(each) for each in learn_from_momenta(mt.kernels.sgnht, NO_NOISE)]
     np.testing.assert_allclose(distances, np.full(7, distances[0]), rtol=0.1)

@@ -40,6 +40,7 @@ def p_value(name, jitter=0.0, mass=None, slower=1):
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.one_now
 def test_leaves_the_target_alone(name):
     assert p_value(name) > THRESHOLD
 
@@ -87,6 +88,7 @@ def unit_momenta(monkeypatch):
     "sabotage",
     [always_accept, mass_for_its_inverse, no_kinetic_energy, half_kinetic_energy, unit_momenta],
 )
+@pytest.mark.one_now
 def test_sabotaged_hmc_fails_the_invariance_test(sabotage, monkeypatch):
     sabotage(monkeypatch)
     # the slower steps are for what diverges, and so moves nothing, at the others
@@ -125,6 +127,7 @@ def test_acceptance_tends_to_one():
 
 
 @pytest.mark.parametrize("sabotage", [gradient_sign, half_position_step])
+@pytest.mark.validate
 def test_a_wrong_but_reversible_leapfrog_is_caught_by_its_acceptance(sabotage, monkeypatch):
     """Metropolis keeps these exact and pays for it: the acceptance no longer tends to one.
 

@@ -106,6 +106,7 @@ def irreversibility(logdensity, leapfrog):
 
 
 @pytest.mark.parametrize("name", LOGDENSITIES)
+@pytest.mark.validate
 def test_energy_error_is_of_second_order(name):
     errors = []
     for step_size in (0.04, 0.02, 0.01, 0.005):
@@ -127,6 +128,7 @@ def test_the_literal_leapfrog_has_no_order():
 
 
 @pytest.mark.parametrize("name", LOGDENSITIES)
+@pytest.mark.one_now
 def test_symplectic_and_reversible(name):
     assert symplectic_defect(LOGDENSITIES[name], generalised_leapfrog) < 1e-12
     assert irreversibility(LOGDENSITIES[name], generalised_leapfrog) < 1e-12

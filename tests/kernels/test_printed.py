@@ -76,6 +76,7 @@ def test_printed_sghmc_shrinks_its_covariance(num_steps, low, high, monkeypatch)
 
 
 @pytest.mark.parametrize(("make", "is_stable"), [(upside_down, False), (lambda t: t, True)])
+@pytest.mark.validate
 def test_the_printed_sign_diverges(make, is_stable, monkeypatch):
     """Spectral radius 1.05 with C = I: any start is lost within 500 steps, and the flag says so."""
     target = make(noisy_gaussian(PRECISION, NO_NOISE))

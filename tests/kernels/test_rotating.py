@@ -44,6 +44,7 @@ DENSE = mt.dense_mass([[0.9, -0.2], [-0.2, 0.4]])
     [DENSE, mt.diagonal_mass([1.0, 0.2]), mt.low_rank_mass([1.0, 0.5], [[0.6], [0.8]], [1.5])],
     ids=["dense", "diagonal", "low rank"],
 )
+@pytest.mark.one_now
 def test_leaves_the_target_alone(mass):
     assert p_value(mass) > THRESHOLD
 

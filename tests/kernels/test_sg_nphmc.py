@@ -274,6 +274,7 @@ def test_sabotaged_steps_lose_their_order(wrong, monkeypatch):
 
 
 @pytest.mark.parametrize("thermostat", [-1e4, 1e4, jnp.nan], ids=["no root", "u >= 1", "nan"])
+@pytest.mark.one_now
 def test_a_divergence_is_flagged_undone_and_left_behind(thermostat):
     state, learnt = start()
     kernel = jax.jit(sg_nphmc(skewed_target(), 5).step)

@@ -186,6 +186,7 @@ def test_a_minibatch_held_for_many_steps_multiplies_the_noise(monkeypatch):
 
 
 @pytest.mark.parametrize("num_steps", [1, 4])
+@pytest.mark.validate
 def test_bulk_aboba_is_the_plain_one(num_steps, monkeypatch):
     expected = stationary(monkeypatch, NOISE, 0.1, num_steps=num_steps)
     monkeypatch.setattr(module, "aboba", broken_aboba)
@@ -252,6 +253,7 @@ def test_every_mass_gives_the_exact_covariance(mass, monkeypatch):
 # --- the kernel as it is run ------------------------------------------------------------------
 
 
+@pytest.mark.validate
 def test_draws_agree_with_the_lyapunov_solution(monkeypatch):
     """The keys and minibatches that the tests above replace: noise left uncorrected on purpose."""
     expected = stationary(monkeypatch, NOISE, 0.05, believed=0.0, num_steps=5)[0]

@@ -159,6 +159,7 @@ NOISE_SHARE = spd(4, [0.1, 1.0, 3.0])  # W
     ],
     ids=["sgnht", "sgnht, noise b M", "matrix", "matrix, noise", "ccadl", "ccadl, noise left"],
 )
+@pytest.mark.validate
 def test_dynamics_leave_the_target_invariant(sde, num_thermostats):
     points = random_points(2 * DIM + num_thermostats)
     assert fokker_planck_residual(*sde, points) < 1e-10
@@ -175,6 +176,7 @@ def test_dynamics_leave_the_target_invariant(sde, num_thermostats):
     ],
     ids=["literal", "degrees of freedom", "noise not b M", "ccadl, twice", "ccadl, none"],
 )
+@pytest.mark.validate
 def test_wrong_dynamics_do_not(sde):
     assert fokker_planck_residual(*sde, random_points(2 * DIM + 1)) > 0.5
 
@@ -183,6 +185,7 @@ def test_wrong_dynamics_do_not(sde):
 
 
 @pytest.mark.parametrize("name", ["sgnht", "matrix_sgnht", "ccadl"])
+@pytest.mark.one_now
 def test_step_is_that_of_the_dynamics(name, monkeypatch):
     """Drift and diffusion of one step, over eps, tend to those of the SDEs above, with B held."""
     eps, B = 1e-6, spd(7, [0.1, 1.0, 3.0])
@@ -341,6 +344,7 @@ def noise_of_twice_the_friction(monkeypatch):
     ("sabotage", "which"),
     [(no_thermostat, "M"), (mass_for_its_inverse, "none"), (noise_of_twice_the_friction, "none")],
 )
+@pytest.mark.one_now
 def test_sabotaged_sgnht_is_caught(sabotage, which, monkeypatch):
     sabotage(monkeypatch)
     moments = run("sgnht", which, {"num_chains": 512, "time": 30.0, "tag": sabotage})

@@ -124,6 +124,7 @@ def test_difference_counts_outside_two_standard_errors(values, verdict):
     assert accuracy._difference(np.array(values)).startswith(verdict)
 
 
+@pytest.mark.validate
 def test_times_are_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(speed, "NAMES", ("HMC", "SGHMC"))
     monkeypatch.setattr(speed, "PLAIN", {})

@@ -37,6 +37,7 @@ def test_logistic_information(name):
 
 
 @pytest.mark.parametrize("name", METRICS)
+@pytest.mark.one_now
 def test_quadratic_is_that_of_the_matrix_and_so_is_its_gradient(name):
     metric = METRICS[name]
 
@@ -102,6 +103,7 @@ def test_softabs_makes_eigenvalues_positive():
 
 @pytest.mark.parametrize("sharpness", [0.5, 10.0, 1e6])
 @pytest.mark.parametrize("point", [[0.0, 0.0], [0.4, 0.4], [0.4, -0.7], [1e-4, 2e-4]])
+@pytest.mark.one_now
 def test_softabs_is_differentiable_where_eigenvalues_meet(sharpness, point):
     """x^4 + y^4 has equal eigenvalues on the diagonal, and zero ones at the origin."""
     target = mt.density(lambda x: -jnp.sum(x**4) - 0.1 * x[0] ** 2 * x[1], jnp.zeros(2))

@@ -186,6 +186,7 @@ def test_one_iteration_is_of_first_order_only():
     assert slope("banana", iterations(1)) < 1.5
 
 
+@pytest.mark.validate
 def test_a_constant_metric_is_a_mass():
     """The generalised leapfrog is then the leapfrog, to rounding."""
     G = jnp.array([[2.0, 0.3], [0.3, 0.5]])
@@ -227,6 +228,7 @@ def p_value(name, num_draws=50_000, step_size=None):
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.one_now
 def test_leaves_the_target_invariant(name):
     """A false alarm has a chance of 5 x 1e-3 per target; the seed is fixed."""
     assert p_value(name) > 1e-3

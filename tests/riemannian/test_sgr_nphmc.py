@@ -135,6 +135,7 @@ def test_second_order_with_enough_iterations_and_first_with_one():
 
 
 @pytest.mark.parametrize("num_steps", [1, 4])
+@pytest.mark.validate
 def test_a_constant_metric_is_a_mass(num_steps):
     """Then every step is SG-NPHMC's: same key, same minibatches, same draws."""
     target = noisy_gaussian(PRECISION, 0.5 * np.eye(DIM))
@@ -302,6 +303,7 @@ def test_dropping_the_log_determinant_is_caught(monkeypatch):
 
 
 @pytest.mark.parametrize("thermostat", [-1e4, 1e4, jnp.nan], ids=["no root", "u >= 1", "nan"])
+@pytest.mark.one_now
 def test_a_divergence_is_flagged_and_undone(thermostat):
     kernel = mt.riemannian.sgr_nphmc(noisy_normal([1.0, 1.0]), METRIC, 0.1, 5)
     state = kernel.init(jax.random.key(0), jnp.array([0.1, 0.2]))

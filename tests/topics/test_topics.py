@@ -104,6 +104,7 @@ def test_log_gamma_in_law():
 
 
 @pytest.mark.parametrize("num_topics", [1, 2, 7, 12, 100])
+@pytest.mark.one_now
 def test_picked_inverts_the_cumulative_sums(num_topics):
     """Of phi theta at each token's word and document, topics in the order of the combs."""
     rng = np.random.default_rng(0)
@@ -208,6 +209,7 @@ def some_documents(num=40, num_words=12, num_topics=3, length=30, seed=0):
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.validate
 def test_minibatch_gradient_has_no_bias(is_broken):
     """Averaged over many minibatches, it is the gradient of all documents."""
     train, _ = some_documents(num=6, length=8)
@@ -239,6 +241,7 @@ def test_minibatch_gradient_has_no_bias(is_broken):
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.validate
 def test_stochastic_em_improves_the_start(monkeypatch, is_broken):
     """Planted topics predict held-out words better after 100 minibatches, unless none is used."""
     if is_broken:
@@ -351,6 +354,7 @@ def test_active_topics():
     np.testing.assert_array_equal(evaluation.active_topics(weights), [2, 3])
 
 
+@pytest.mark.validate
 def test_one_topic_and_empty_documents():
     """K = 1 is the unigram; an empty document has the prior's shares."""
     counts = np.array([[5, 1], [4, 2], [0, 0], [3, 3], [6, 1]])

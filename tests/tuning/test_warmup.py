@@ -64,6 +64,7 @@ def max_rhat(trace):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.one_now
 def test_right_posterior_with_nothing_set(name):
     logdensity, mean, variance, dim = PROBLEMS[name]
     trace = mt.sample(mt.density(logdensity, jnp.zeros(dim)), seed=3)
@@ -112,6 +113,7 @@ def test_modes_that_do_not_meet_are_warned_of():
         mt.sample(target, spread=9.0, num_draws=300)
 
 
+@pytest.mark.validate
 def test_many_dimensions_get_a_low_rank_mass():
     scales = jnp.asarray(np.exp(np.random.default_rng(1).normal(size=250)))
     target = mt.density(lambda x: -0.5 * jnp.sum((x / scales) ** 2), initial=jnp.zeros(250))
@@ -201,6 +203,7 @@ def turns_of(periods, path=1.5, num_iterations=2000, refused=0.0):
 
 
 @pytest.mark.parametrize("refused", [0.0, 0.3])
+@pytest.mark.validate
 def test_the_path_is_a_quarter_turn_of_the_slowest(refused):
     found = path_length.lengthen(
         turns_of([1.0, 1.3, 0.8], refused=refused), jnp.array(1.5), 1.0, 3.0

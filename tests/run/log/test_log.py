@@ -262,6 +262,7 @@ def test_an_interrupt_keeps_every_draw(tmp_path, monkeypatch):
     assert differences(mt.resume(tmp_path / "run", TARGET, SAMPLER), whole) == set()
 
 
+@pytest.mark.validate
 def test_memory_does_not_grow_with_the_draws():
     """Four times the draws, 96 MB more of them, in the same memory."""
     script = """
@@ -280,6 +281,7 @@ for num_draws in (20_000, 80_000):
     assert many - few < 40e6
 
 
+@pytest.mark.validate
 def test_the_page_on_long_runs_runs(tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs/durable.md").read_text()
     monkeypatch.chdir(tmp_path)
