@@ -15,6 +15,9 @@ def pytest_configure(config):
     # short runs warn of what they are; tests of the warnings ask for them. (Not in pyproject.toml:
     # naming the category there imports momentem before jaxtyping's hook is in place.)
     config.addinivalue_line("filterwarnings", "ignore::momentem.SamplingWarning")
+    # what was compiled by another worker or in an earlier run is read from the disk
+    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("xla")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     config.addinivalue_line("markers", "one_now: the first case here, the others in make validate")
 
 

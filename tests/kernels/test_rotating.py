@@ -74,6 +74,7 @@ def unwhitened(logdensity, mass, centre, step_size, num_steps, point):
 
 
 @pytest.mark.parametrize("broken", [sheared, unwhitened])
+@pytest.mark.one_now
 def test_broken_rotations_are_caught(broken, monkeypatch):
     monkeypatch.setattr(rotating, "rotating_trajectory", broken)
     assert p_value(DENSE) < 1e-6

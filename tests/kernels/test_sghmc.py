@@ -268,6 +268,7 @@ def test_draws_agree_with_the_lyapunov_solution(monkeypatch):
     assert found.divergences == 0
 
 
+@pytest.mark.validate
 def test_kinetic_temperature_is_one_with_the_noise_known_and_above_it_without():
     kernel = mt.kernels.sghmc(noisy_gaussian(PRECISION, NOISE), 1000, 1.0)
     temperatures = []

@@ -147,6 +147,7 @@ def test_error_of_a_mean():
     assert reports.with_error(np.array([1.0])) == "1"
 
 
+@pytest.mark.validate
 def test_command_line(few, monkeypatch, capsys, tmp_path):
     assert cli.main(["reproduce", "table1", "--quick"]) == 0
     assert "HMC-EM, fisher" in capsys.readouterr().out

@@ -369,6 +369,7 @@ def indefinite(x):
     ],
     ids=["indefinite", "not converged", "far too long", "nan"],
 )
+@pytest.mark.one_now
 def test_trouble_is_flagged_and_undone(logdensity, matrix, options):
     assert divergences(logdensity, matrix, **options)
 
