@@ -102,7 +102,6 @@ def stochastic(name, mass_name):
     return target, sampler, mt.kernels.following(kernel) if name == "anchored" else kernel
 
 
-# every entry and every mass once here (SGHMC is in the anchored one), all pairs in `make validate`
 @pytest.mark.parametrize("mass", masses())
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.validate
