@@ -45,13 +45,13 @@ N = len(THETAS)
 @pytest.mark.parametrize(
     ("m_step", "expected"),
     [
+        (mt.m_steps.fisher(), COVARIANCE),
         (mt.m_steps.momentum(), (N - DIM - 1) / N * np.linalg.inv(MOMENTA.T @ MOMENTA / N)),
         (mt.m_steps.momentum_printed(), np.linalg.inv(MOMENTA.T @ MOMENTA / N)),
         (mt.m_steps.score(), np.linalg.inv(SCORES.T @ SCORES / N)),
         (mt.m_steps.draws(), np.cov(THETAS.T)),
-        (mt.m_steps.fisher(), COVARIANCE),
     ],
-    ids=["momentum", "momentum_printed", "score", "draws", "fisher"],
+    ids=["fisher", "momentum", "momentum_printed", "score", "draws"],
 )
 @pytest.mark.one_now
 def test_dense(m_step, expected):
@@ -62,13 +62,13 @@ def test_dense(m_step, expected):
 @pytest.mark.parametrize(
     ("m_step", "expected"),
     [
+        (mt.m_steps.fisher(), np.std(THETAS, axis=0) / np.std(SCORES, axis=0)),
         (mt.m_steps.momentum(), (N - 2) / N / np.mean(MOMENTA**2, axis=0)),
         (mt.m_steps.momentum_printed(), 1 / np.mean(MOMENTA**2, axis=0)),
         (mt.m_steps.score(), 1 / np.mean(SCORES**2, axis=0)),
         (mt.m_steps.draws(), np.var(THETAS, axis=0, ddof=1)),
-        (mt.m_steps.fisher(), np.std(THETAS, axis=0) / np.std(SCORES, axis=0)),
     ],
-    ids=["momentum", "momentum_printed", "score", "draws", "fisher"],
+    ids=["fisher", "momentum", "momentum_printed", "score", "draws"],
 )
 @pytest.mark.one_now
 def test_diagonal(m_step, expected):
