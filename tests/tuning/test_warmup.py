@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import momentem as mt
+from momentem.kernels import refinement
 from momentem.run import loop
-from momentem.tuning import path_length, step_size, stuck_chains, warmup
+from momentem.tuning import path_length, step_size, warmup
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -159,7 +160,7 @@ def run_with_one_chain_far_out(is_renamed=False):
     return mt.sample(target, num_chains=32, positions=starts, num_draws=200)
 
 
-def test_a_chain_that_is_refused_takes_shorter_steps_until_it_moves():
+def test_a_chain_in_a_narrow_place_takes_shorter_steps():
     trace = run_with_one_chain_far_out()
     assert max_rhat(trace) < 1.02
     assert trace["warmup_posterior"].sizes["draw"] < 1000
@@ -169,22 +170,9 @@ def test_a_chain_that_is_refused_takes_shorter_steps_until_it_moves():
 
 @pytest.mark.filterwarnings("ignore::momentem.SamplingWarning")
 def test_without_shorter_steps_it_stays(monkeypatch):
-    monkeypatch.setattr(stuck_chains, "LIMIT", np.inf)
+    monkeypatch.setattr(refinement, "LEVELS", 0)
     trace = run_with_one_chain_far_out(is_renamed=True)
     assert max_rhat(trace) > 1.02
-
-
-def test_refusals_are_summed_and_forgotten():
-    sums = jnp.zeros(2)
-    for _ in range(10):
-        sums = stuck_chains.sum_refusals(sums, jnp.array([0.0, 0.8]))
-    np.testing.assert_allclose(sums, [4.0, 0.0])
-    np.testing.assert_allclose(stuck_chains.pace_of(sums), [np.exp(-2), 1.0])
-    assert bool(stuck_chains.is_any_stuck(sums))
-    for _ in range(5):
-        sums = stuck_chains.sum_refusals(sums, jnp.array([1.0, 0.8]))
-    np.testing.assert_array_equal(stuck_chains.pace_of(sums), 1.0)
-    assert not bool(stuck_chains.is_any_stuck(sums))
 
 
 def turns_of(periods, path=1.5, num_iterations=2000, refused=0.0):
@@ -196,7 +184,7 @@ def turns_of(periods, path=1.5, num_iterations=2000, refused=0.0):
         is_refused = rng.uniform(size=(4, 1)) < refused
         new = np.where(is_refused, x, x * np.cos(angle) + rng.normal(size=shape) * np.sin(angle))
         state = path_length.add_moves(
-            state, jnp.full(len(periods), 3.1), *map(jnp.asarray, (x + 3, new + 3)), jnp.ones(4)
+            state, jnp.full(len(periods), 3.1), *map(jnp.asarray, (x + 3, new + 3))
         )
         x = new
     return state
@@ -217,14 +205,6 @@ def test_a_path_within_chance_of_a_quarter_turn_stays():
     assert (
         float(path_length.lengthen(state, jnp.array(np.pi / 2), np.pi / 2, 3.0)) < 1.03 * np.pi / 2
     )
-
-
-def test_chains_with_shorter_steps_do_not_lengthen_the_path():
-    state = path_length.no_turns(jnp.zeros(2))
-    before = jnp.asarray(np.random.default_rng(2).normal(size=(4, 2)))
-    for pace in (0.5 * jnp.ones(4), 0.1 * jnp.ones(4)):
-        state = path_length.add_moves(state, jnp.zeros(2), before, before + 0.01, pace)
-    assert float(path_length.lengthen(state, jnp.array(1.6), 1.5, 3.0)) == 1.6
 
 
 def test_the_path_is_longer_where_a_tail_is_heavy():

@@ -19,7 +19,7 @@ posterior is nearly Gaussian, a quarter turn takes one or two gradients, and lea
 
 The length of the path, in whitened time, is drawn anew in each iteration. All chains share it, so
 they take equally many steps and none waits for another. Each path takes the fewest equal steps that
-do not exceed the step size.
+do not exceed the step size. Where that loses the energy, a chain refines its path (refinement.py).
 """
 
 import math
@@ -31,6 +31,7 @@ from jax.tree_util import Partial
 from momentem.checks import check_between
 from momentem.kernels.integrators import PhasePoint, rotating_trajectory
 from momentem.kernels.metropolis import PointState, accept_or_stay, init_at
+from momentem.kernels.refinement import refined_path
 from momentem.targets._minibatch import AnyTarget, check_target
 from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Vector
 
@@ -83,5 +84,16 @@ def _step(
     num_steps = jnp.round(learnt.path / step_size).astype(int)
 
     start = PhasePoint(state.position, mass.sample(momentum_key), state.logdensity, state.gradient)
-    end = rotating_trajectory(target.logdensity, mass, learnt.centre, step_size, num_steps, start)
-    return accept_or_stay(accept_key, mass, start, end, num_steps)
+
+    def advance(share: Scalar, point: PhasePoint) -> PhasePoint:
+        step = share * step_size
+        return rotating_trajectory(target.logdensity, mass, learnt.centre, step, num_steps, point)
+
+    def energy(point: PhasePoint) -> Scalar:
+        return mass.kinetic_energy(point.momentum) - point.logdensity
+
+    path = refined_path(advance, energy, start)
+    taken = num_steps * path.num_parts
+    state, info = accept_or_stay(accept_key, mass, start, path.end, taken, path.is_reversible)
+    refined = {"refinement_level": path.level, "coarse_acceptance_rate": path.coarse_rate}
+    return state, info._replace(stats=info.stats | refined)

@@ -29,13 +29,18 @@ def init_at(target: AnyTarget, key: PRNGKey, position: Vector, learnt: Learnt) -
 
 
 def accept_move(
-    key: PRNGKey, energy_start: Scalar, energy_end: Scalar, is_usable: Flag
+    key: PRNGKey,
+    energy_start: Scalar,
+    energy_end: Scalar,
+    is_usable: Flag,
+    is_reversible: Flag | bool = True,
 ) -> tuple[Flag, dict[str, Array]]:
     """Return whether to accept the end of a trajectory, and the statistics of the decision."""
     energy_error = energy_end - energy_start
     is_finite = jnp.isfinite(energy_error) & is_usable
     is_divergent = ~is_finite | (energy_error > DIVERGENCE_THRESHOLD)
-    acceptance_rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(0.0, -energy_error)))
+    is_possible = ~is_divergent & is_reversible
+    acceptance_rate = jnp.where(is_possible, jnp.exp(jnp.minimum(0.0, -energy_error)), 0.0)
     is_accepted = jax.random.uniform(key, dtype=energy_error.dtype) < acceptance_rate
     return is_accepted, {
         "energy": jnp.where(is_accepted, energy_end, energy_start),
@@ -46,13 +51,19 @@ def accept_move(
 
 
 def accept_or_stay(
-    key: PRNGKey, mass: Mass, start: PhasePoint, end: PhasePoint, num_steps: Count
+    key: PRNGKey,
+    mass: Mass,
+    start: PhasePoint,
+    end: PhasePoint,
+    num_steps: Count,
+    is_reversible: Flag | bool = True,
 ) -> tuple[PointState, Info]:
-    """Return the state and Info at `end` if a Metropolis step accepts it, else those at `start`."""
+    """Return the state and Info at `end` if a Metropolis step accepts it, else those at `start`. A
+    move that is not reversible is refused."""
     energy_start = mass.kinetic_energy(start.momentum) - start.logdensity
     energy_end = mass.kinetic_energy(end.momentum) - end.logdensity
     is_usable = jnp.isfinite(end.gradient).all()
-    is_accepted, stats = accept_move(key, energy_start, energy_end, is_usable)
+    is_accepted, stats = accept_move(key, energy_start, energy_end, is_usable, is_reversible)
     here = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old), end, start)
     stats = {"lp": here.logdensity, **stats, "n_steps": num_steps}
     info = Info(here.position, here.momentum, here.gradient, stats)

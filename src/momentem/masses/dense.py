@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from momentem.checks import as_floats, is_traced
@@ -63,10 +64,9 @@ class DenseMass(NamedTuple):
         return -jnp.linalg.slogdet(self.inverse_mass)[1]
 
     def average(self, estimate: "DenseMass", rate: Scalar) -> "DenseMass":
-        """Return (1 - rate) M_I + rate M_I_est, factored anew."""
-        return DenseMass.from_inverse_mass(
-            (1 - rate) * self.inverse_mass + rate * estimate.inverse_mass
-        )
+        """Return (1 - rate) M_I + rate M_I_est."""
+        roots = jnp.sqrt(1 - rate) * self.root, jnp.sqrt(rate) * estimate.root
+        return DenseMass.from_root(jnp.concatenate(roots, axis=1))
 
     def inverse_mass_diagonal(self) -> Vector:
         """Return the diagonal of M_I."""
@@ -80,10 +80,18 @@ class DenseMass(NamedTuple):
         """Return the mass of this structure with M_I = diag(variances)."""
         return DenseMass.from_inverse_mass(jnp.diag(variances))
 
+    def with_root(self, root: Matrix) -> "DenseMass":
+        """Return the mass of this structure with M_I = R R'."""
+        return DenseMass.from_root(root)
+
+    def from_whitened(self, matrix: Matrix) -> "DenseMass":
+        """Return the mass with M_I = F^-T A F^-1, from the factors of both."""
+        return DenseMass.from_root(self.root @ jnp.linalg.cholesky(matrix))
+
     def condition_number(self) -> Scalar:
         """Return the largest over the smallest eigenvalue of M_I."""
-        eigenvalues = jnp.linalg.eigvalsh(self.inverse_mass)
-        return eigenvalues[-1] / eigenvalues[0]
+        singular = jnp.linalg.svdvals(self.root)
+        return (singular[0] / singular[-1]) ** 2
 
     def is_proper(self) -> Flag:
         """Return whether M_I is finite and positive definite; if not, its factor holds NaN."""
@@ -102,7 +110,19 @@ class DenseMass(NamedTuple):
     def from_inverse_mass(inverse_mass: Matrix) -> "DenseMass":
         """Return the mass with this M_I, unchecked. If it is not positive definite, the factor is
         NaN."""
-        cholesky = jnp.linalg.cholesky(inverse_mass)
+        return DenseMass.from_cholesky(inverse_mass, jnp.linalg.cholesky(inverse_mass))
+
+    @staticmethod
+    def from_root(root: Float[Array, "dim any"]) -> "DenseMass":
+        """Return the mass with M_I = R R', unchecked. R R' is not factored, because its condition
+        number is the square of that of R."""
+        triangle = jnp.linalg.qr(root.T, mode="r")
+        cholesky = (triangle * jnp.sign(jnp.diagonal(triangle))[:, None]).T
+        return DenseMass.from_cholesky(cholesky @ cholesky.T, cholesky)
+
+    @staticmethod
+    def from_cholesky(inverse_mass: Matrix, cholesky: Matrix) -> "DenseMass":
+        """Return the mass with this M_I, given its Cholesky factor."""
         identity = jnp.eye(inverse_mass.shape[-1], dtype=inverse_mass.dtype)
         factor = solve_triangular(cholesky, identity, lower=True).T
         return DenseMass(inverse_mass, factor, cholesky)

@@ -6,8 +6,13 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from momentem.checks import as_floats, check_positive_entries
-from momentem.masses.protocol import draw_momentum, kinetic_energy, transport
-from momentem.types import Count, Flag, Scalar, Vector, Vectors
+from momentem.masses.protocol import (
+    draw_momentum,
+    fitted_variances,
+    kinetic_energy,
+    transport,
+)
+from momentem.types import Count, Flag, Matrix, Scalar, Vector, Vectors
 
 __all__ = ["DiagonalMass", "diagonal_mass"]
 
@@ -64,6 +69,14 @@ class DiagonalMass(NamedTuple):
     def with_variances(self, variances: Vector) -> "DiagonalMass":
         """Return the mass of this structure with M_I = diag(variances)."""
         return DiagonalMass(variances)
+
+    def with_root(self, root: Matrix) -> "DiagonalMass":
+        """Return the mass of this structure that fits M_I = R R' best."""
+        return DiagonalMass(fitted_variances(root))
+
+    def from_whitened(self, matrix: Vector) -> "DiagonalMass":
+        """Return the mass with M_I = F^-T A F^-1."""
+        return DiagonalMass(self.inverse_mass * matrix)
 
     def condition_number(self) -> Scalar:
         """Return the largest over the smallest entry."""

@@ -13,8 +13,13 @@ from numpy.typing import ArrayLike
 
 from momentem.checks import as_floats, check_positive_entries, is_traced
 from momentem.masses.dense import DenseMass
-from momentem.masses.protocol import draw_momentum, kinetic_energy, transport
-from momentem.types import Flag, Scalar, Vector, Vectors
+from momentem.masses.protocol import (
+    draw_momentum,
+    fitted_variances,
+    kinetic_energy,
+    transport,
+)
+from momentem.types import Flag, Matrix, Scalar, Vector, Vectors
 
 __all__ = ["LowRankMass", "low_rank_mass"]
 
@@ -95,6 +100,10 @@ class LowRankMass(NamedTuple):
     def with_variances(self, variances: Vector) -> "LowRankMass":
         """Return the mass of this structure with M_I = diag(variances)."""
         return LowRankMass(jnp.sqrt(variances), self.directions, jnp.ones_like(self.eigenvalues))
+
+    def with_root(self, root: Matrix) -> "LowRankMass":
+        """Return the mass of this structure whose diagonal fits M_I = R R' best."""
+        return self.with_variances(fitted_variances(root))
 
     def condition_number(self) -> Scalar:
         """Return the largest over the smallest eigenvalue of M_I, each by 50 power iterations: a

@@ -18,13 +18,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from momentem.types import Count, Mass, PRNGKey, Scalar, Vector, Vectors
+from momentem.types import Count, Mass, Matrix, PRNGKey, Scalar, Vector, Vectors
 
 __all__ = [
     "LearnableMass",
     "MatrixMass",
     "WindowMass",
     "draw_momentum",
+    "fitted_variances",
     "kinetic_energy",
     "transport",
 ]
@@ -40,6 +41,10 @@ class LearnableMass(Mass, Protocol):
 
     def with_variances(self, variances: Vector) -> Any:
         """Return the mass of this structure with M_I = diag(variances)."""
+        ...
+
+    def with_root(self, root: Matrix) -> Any:
+        """Return the mass of this structure that fits M_I = R R' best."""
         ...
 
     def noise_matrix(self, noise: Vector) -> Array:
@@ -78,6 +83,10 @@ class MatrixMass(LearnableMass, Protocol):
     @staticmethod
     def from_inverse_mass(inverse_mass: Array) -> Any:
         """Return the mass with this M_I, unchecked."""
+        ...
+
+    def from_whitened(self, matrix: Array) -> Any:
+        """Return the mass with M_I = F^-T A F^-1: the one that is A in the frame of this one."""
         ...
 
     @staticmethod
@@ -121,6 +130,12 @@ class WindowMass(LearnableMass, Protocol):
 
 
 # Written once, in terms of the other members; a mass takes them over by assignment.
+
+
+def fitted_variances(root: Matrix) -> Vector:
+    """Return the variances of the diagonal Gaussian that fits M_I = R R' best: the geometric mean
+    of the variances and of the conditional variances."""
+    return jnp.sqrt(jnp.sum(root**2, axis=1) / jnp.sum(jnp.linalg.inv(root) ** 2, axis=0))
 
 
 def draw_momentum(self: Any, key: PRNGKey) -> Vector:

@@ -43,6 +43,7 @@ CHUNK_BYTES = 2**25  # of the buffers of one chunk
 CHUNK_ITERATIONS = 4096
 # chunks grow until they take this many seconds, so that Ctrl-C and the progress bar stay prompt
 CHUNK_SECONDS = 0.25
+ALARM_ITERATIONS = 20  # before a run is said to diverge
 LARGE = 10_000  # numbers of a position that is thinned on the device
 DENSITY_EVERY = 32  # iterations between checks of the density, for samplers that do not report it
 
@@ -290,6 +291,10 @@ def _run(
     size, most = _chunk_size(sampler, run_key, here.state, longest), 1
     every, next_look = _spacing(plan.thin, here.moments, target), here.iteration
     label, is_alarmed = "draws" if here.is_frozen else "warm-up", False
+    begun_at, num_diverging, num_steps = here.iteration, 0, 0
+    remedy = "lower the step size, or start from a heavier mass"
+    if sampler.is_settled is not None:  # it tunes itself
+        remedy = "start nearer the posterior (positions=…), or reparametrise the model"
     is_gathered = jax.process_count() > 1 and not sink.is_local
     places: dict[str, Any] = {"mesh": mesh, "is_gathered": is_gathered}
     while here.iteration < until:
@@ -335,12 +340,14 @@ def _run(
         record = Record({name: x[kept] for name, x in parameters.items()}, stats, learning)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
         bar.advance(iterations, label, troubles.diverging.times)
-        if troubles.diverging.times > record.stats["diverging"].size / 2 and not is_alarmed:
+        num_diverging += troubles.diverging.times
+        num_steps += record.stats["diverging"].size
+        is_known = num_steps >= ALARM_ITERATIONS * plan.num_chains
+        if is_known and num_diverging > num_steps / 2 and not is_alarmed:
             is_alarmed = True
             warn(
-                f"more than half of iterations {first} to {here.iteration - 1} diverged; the run "
-                "continues, and Ctrl-C keeps what was drawn: lower the step size, or start from a "
-                "heavier mass"
+                f"more than half of iterations {begun_at} to {here.iteration - 1} diverged; the "
+                f"run continues, and Ctrl-C keeps what was drawn: {remedy}"
             )
         seconds = time.perf_counter() - begun
         if seconds < CHUNK_SECONDS / 2:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from momentem.types import Scalar, Scalars, Vector, Vectors
+from momentem.types import Scalar, Vector, Vectors
 
 __all__ = ["Turns", "add_moves", "lengthen", "no_turns"]
 
@@ -39,10 +39,10 @@ def no_turns(centre: Vector) -> Turns:
     return Turns(jnp.zeros_like(centre[0]), none, none, none)
 
 
-def add_moves(old: Turns, centre: Vector, before: Vectors, after: Vectors, pace: Scalars) -> Turns:
-    """Add an iteration of all chains. Only chains that went the whole path count."""
+def add_moves(old: Turns, centre: Vector, before: Vectors, after: Vectors) -> Turns:
+    """Add an iteration of all chains. Only chains that moved count."""
     a, b = before - centre[None], after - centre[None]
-    counts = (jnp.any(a != b, axis=1) & (pace == 1)).astype(a.dtype)
+    counts = jnp.any(a != b, axis=1).astype(a.dtype)
     return Turns(
         old.num_moves + jnp.sum(counts),
         old.total + counts @ (a + b) / 2,

@@ -1,13 +1,17 @@
-"""Warm-up of HMC-EM: mass and centre by EM, step size by dual averaging, path length by a rule, and
-an end by evidence.
+"""Warm-up of HMC-EM: the way in, then mass and centre by EM, step size by dual averaging, path length
+by a rule, and an end by evidence.
 
-Mass. Before the first iteration, from the starts themselves: the spread of their positions over the
-spread of their scores, M_I = diag sd(theta) / sd(grad L), which is the variance of a Gaussian
-wherever the starts are. Then by EM, in E-steps each twice as long as the one before.
+Way in. Every chain climbs from its start to where the posterior is, and brings a mass from there
+(`way_in`). The first mass is that with the mean of their M. Above DENSE dimensions chains stay at
+their starts, and the first mass is the spread of their positions over the spread of their scores,
+M_I = diag sd(theta) / sd(grad L), which is the variance of a Gaussian wherever the starts are.
+
+Mass. By EM, in E-steps each twice as long as the one before. As long as the log density still rises
+from one E-step to the next, by more than its standard deviation, they do not grow.
 
 Step size. In every iteration, from the acceptance rate of all chains; it starts again after each
-M-step. A chain that is refused again and again takes shorter steps of its own, until it moves
-(`stuck_chains`).
+M-step. It is the rate of paths as they are before they are refined (`kernels.refinement`), so that
+the step size suits the bulk, and shorter steps are taken where they are needed.
 
 Path. In a whitened posterior every direction swings with period 2 pi, and a quarter of it, pi / 2,
 carries a draw to where it is independent of its start. If a parameter is seen to turn more slowly,
@@ -15,14 +19,15 @@ the path is longer, up to half as long again (`path_length`). In the first E-ste
 a mass to trust, a path may take only a few steps: FIRST_STEPS in the first, twice as many in each
 of the next.
 
-End. Warm-up ends after an M-step from S >= max(LEAST, PER_DIMENSION D) draws that changes the mass
-no more than Monte Carlo error would,
+End. Warm-up ends after an M-step from S >= max(LEAST, PER_DIMENSION D) draws that is not refused and
+changes the mass no more than Monte Carlo error would,
 
     rms (lambda - 1) <= TOLERANCE + NOISE sqrt(D / S),        lambda: eigenvalues of M_old M_new^-1
 
 if the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
-the mean of their variances) and none is stuck. Draws then come from the same compiled program, in
-which no M-step is taken any more.
+the mean of their variances) and it does not rise. Where the mass goes on changing, because draws
+are slow and its estimates noisy, BUDGET gradients per chain are enough. Draws then come from the same compiled program,
+in which no M-step is taken any more.
 """
 
 from typing import Any, NamedTuple
@@ -30,14 +35,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
+from jaxtyping import Array, Int
 
 from momentem.checks import check_between, check_instance
 from momentem.em import EMState, e_steps, m_steps, monte_carlo_em, schedules
+from momentem.em.ensemble import check_learnt, over_chains
 from momentem.em.m_steps import MStep
 from momentem.masses import WindowMass
 from momentem.moments import Moments, add_samples
 from momentem.pytrees import where
-from momentem.tuning import path_length, step_size, stuck_chains
+from momentem.tuning import path_length, step_size, way_in
 from momentem.tuning.step_size import LONGEST, DualAveraging
 from momentem.types import (
     EnsembleInfo,
@@ -47,7 +54,6 @@ from momentem.types import (
     PRNGKey,
     Sampler,
     Scalar,
-    Scalars,
     Vectors,
 )
 from momentem.xla.compile import program
@@ -60,7 +66,10 @@ MOST_STEPS = 1000.0  # of any path
 TOLERANCE, NOISE = 0.1, 0.5
 LEAST, PER_DIMENSION = 100, 4.0
 DISAGREEMENT = 0.1
+BUDGET = 1000.0  # gradients per chain after which the mass need not stay the same
+DENSE = 200  # dimension up to which there is a way in
 WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all directions
+Counts = Int[Array, " chains"]
 WINDOW = 5  # draws in the window of a low-rank mass, per direction
 
 
@@ -70,7 +79,9 @@ class TunedState(NamedTuple):
     em: EMState
     averaging: DualAveraging
     moments: Moments  # of the log density, per chain, in this E-step
-    refusals: Scalars
+    height: Scalar  # mean log density in the E-step before
+    climbed: Counts  # gradients of each chain's way in
+    spent: Scalar  # gradients per chain since then
     turns: path_length.Turns  # in this E-step
     path: Scalar  # that all steps together should have
     is_settled: Flag
@@ -101,13 +112,14 @@ def tuned_em(
     if m_step is None:
         m_step = m_steps.fisher_low_rank(window) if window else m_steps.fisher()
     sampler = monte_carlo_em(
-        stuck_chains.paced(kernel),
+        kernel,
         learnt,
         m_steps.with_centre(m_step),
         e_steps.geometric(max(10, window), factor=2.0),
         schedules.latest(),
     )
-    return _tuned(sampler, acceptance, shortest=kernel.complete(learnt).path)
+    start = Partial(_start, kernel, check_learnt(kernel, learnt))
+    return _tuned(sampler, start, acceptance, shortest=kernel.complete(learnt).path)
 
 
 def _check_kernel(kernel: Kernel, learnt: Learnt) -> None:
@@ -126,49 +138,76 @@ def _check_kernel(kernel: Kernel, learnt: Learnt) -> None:
 
     step = jnp.asarray(learnt.step_size, jax.eval_shape(learnt.mass.inverse_mass_diagonal).dtype)
     state, stats = jax.eval_shape(one_step, kernel.complete(learnt.replace(step_size=step)))
-    lacking = [name for name in ("position", "gradient") if not hasattr(state, name)]
+    needed = "position", "logdensity", "gradient"
+    lacking = [name for name in needed if not hasattr(state, name)]
     lacking += [name for name in ("acceptance_rate", "lp") if name not in stats]
     if lacking:
         raise TypeError(
-            f"kernel must keep position and gradient in its state and report acceptance_rate and "
+            f"kernel must keep {', '.join(needed)} in its state and report acceptance_rate and "
             f"lp to be tuned, and this one lacks {lacking[0]}; use momentem.kernels.rotating_hmc"
         )
 
 
-def _tuned(sampler: Sampler, acceptance: Any, shortest: Any) -> Sampler:
+def _tuned(sampler: Sampler, start: Any, acceptance: Any, shortest: Any) -> Sampler:
     return Sampler(
-        Partial(_init, sampler),
+        Partial(_init, sampler, start),
         Partial(_step, sampler, acceptance, shortest),
-        Partial(_freeze, sampler, acceptance, shortest),
+        Partial(_freeze, sampler, start, acceptance, shortest),
         Partial(_learnt),
         Partial(_is_settled),
     )
 
 
-def _init(sampler: Sampler, key: PRNGKey, positions: Vectors) -> TunedState:
-    em = sampler.init(key, positions)
+def _init(sampler: Sampler, start: Any, key: PRNGKey, positions: Vectors) -> TunedState:
+    start_key, init_key = jax.random.split(key)
+    positions, root, climbed = start(start_key, positions)
+    em = sampler.init(init_key, positions)
     averaging, path = step_size.start(em.learnt.step_size), em.learnt.path
-    chains = em.chains.chain
-    first = _learn_from_starts(em.learnt, chains.position, chains.gradient)
+    chains = em.chains
+    if root is None:
+        mass = _mass_from_starts(em.learnt.mass, chains.position, chains.gradient)
+    else:
+        mass = em.learnt.mass.with_root(root)
+    centre = jnp.mean(chains.position, axis=0) + mass.velocity(jnp.mean(chains.gradient, axis=0))
+    first = em.learnt.replace(mass=mass, centre=centre)
     first = first.replace(path=_reach(path, averaging, jnp.array(0)))
     size = jnp.maximum(em.e_step.size, FIRST_ITERATIONS * len(positions))
     em = em._replace(learnt=first, e_step=em.e_step._replace(size=size))
     none = jnp.zeros_like(positions[:, 0])
     moments, turns = Moments.fresh(none, none), path_length.no_turns(first.centre)
-    return TunedState(em, averaging, moments, none, turns, path, jnp.array(False))
+    height = jnp.mean(chains.logdensity)
+    is_settled, spent = jnp.array(False), jnp.zeros_like(height)
+    return TunedState(em, averaging, moments, height, climbed, spent, turns, path, is_settled)
 
 
-def _learn_from_starts(learnt: Learnt, positions: Vectors, scores: Vectors) -> Learnt:
-    """Set mass and centre from the spread of the starts over that of their scores; for one start,
-    from the score's size."""
+def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> tuple:
+    """Return where chains arrive, a root of M_I that they agree on, and the gradients they took."""
+    num_chains, dim = positions.shape
+    if dim > DENSE:
+        return positions, None, jnp.zeros(num_chains, int)
+
+    def evaluate(key: PRNGKey, position: Any) -> tuple[Scalar, Any]:
+        state = kernel.init(key, position, learnt)
+        return state.logdensity, state.gradient
+
+    def climb(key: PRNGKey, start: Any) -> way_in.Place:
+        init_key, climb_key = jax.random.split(key)
+        return way_in.climb(Partial(evaluate, init_key), climb_key, start)
+
+    places = over_chains(climb, (jax.random.split(key, num_chains), positions))
+    places = way_in.leave_behind(places)
+    return places.position, way_in.pool_roots(places.root), places.num_gradients
+
+
+def _mass_from_starts(mass: Any, positions: Vectors, scores: Vectors) -> Any:
+    """Return the mass of the spread of the starts over that of their scores; for one start, of the
+    score's size."""
     if len(positions) == 1:
         variances = 1 / jnp.abs(scores[0])
     else:
         variances = jnp.std(positions, axis=0) / jnp.std(scores, axis=0)
     is_usable = jnp.isfinite(variances) & (variances > 0)
-    mass = learnt.mass.with_variances(jnp.where(is_usable, variances, 1.0))
-    centre = jnp.mean(positions, axis=0) + mass.velocity(jnp.mean(scores, axis=0))
-    return learnt.replace(mass=mass, centre=centre)
+    return mass.with_variances(jnp.where(is_usable, variances, 1.0))
 
 
 def _reach(path: Scalar, averaging: DualAveraging, num_m_steps: Any) -> Scalar:
@@ -184,17 +223,16 @@ def _step(
     old = state.em
     em, info = sampler.step(key, old)
     is_m_step, stats = info.learning["is_m_step"], info.chains.stats
-    rates = stats["acceptance_rate"]
+    rates = stats.get("coarse_acceptance_rate", stats["acceptance_rate"])
     averaging = step_size.add_rate(state.averaging, jnp.mean(rates), acceptance)
-    refusals = stuck_chains.sum_refusals(state.refusals, rates)
-    refusals = jnp.where(old.is_learning, refusals, 0.0)
     moments = add_samples(state.moments, stats["lp"][None])
-    before, after = old.chains.chain.position, info.chains.position
-    turns = path_length.add_moves(state.turns, old.learnt.centre, before, after, old.chains.pace)
-    is_settled, path = jax.lax.cond(
+    spent = state.spent + jnp.mean(stats.get("n_steps", jnp.ones_like(rates)).astype(rates.dtype))
+    before, after = old.chains.position, info.chains.position
+    turns = path_length.add_moves(state.turns, old.learnt.centre, before, after)
+    is_settled, path, em, height = jax.lax.cond(
         is_m_step,
-        lambda: _judge(state, em, moments, refusals, turns, shortest),
-        lambda: (state.is_settled, state.path),
+        lambda: _judge(state, em, moments, turns, spent, shortest),
+        lambda: (state.is_settled, state.path, em, state.height),
     )
     averaging = where(is_m_step, step_size.restart(averaging), averaging)
     moments = moments._replace(num_samples=jnp.where(is_m_step, 0, moments.num_samples))
@@ -203,30 +241,34 @@ def _step(
         step_size=jnp.exp(averaging.log_step),
         path=_reach(path, averaging, info.learning["num_m_steps"]),
     )
-    em = em._replace(
-        learnt=where(old.is_learning, adjusted, em.learnt),
-        chains=em.chains._replace(pace=stuck_chains.pace_of(refusals)),
-    )
-    return TunedState(em, averaging, moments, refusals, turns, path, is_settled), info
+    em = em._replace(learnt=where(old.is_learning, adjusted, em.learnt))
+    info = info._replace(learning=info.learning | {"way_in_gradients": state.climbed})
+    rest = moments, height, state.climbed, spent, turns, path, is_settled
+    return TunedState(em, averaging, *rest), info
 
 
 def _judge(
     old: TunedState,
     em: EMState,
     moments: Moments,
-    refusals: Scalars,
     turns: path_length.Turns,
+    spent: Scalar,
     shortest: Any,
-) -> tuple[Flag, Scalar]:
-    """Return, after an M-step, whether there is nothing left to learn, and the path from now on."""
-    num_chains, dim = em.chains.chain.position.shape
+) -> tuple[Flag, Scalar, EMState, Scalar]:
+    """Return, after an M-step, whether there is nothing left to learn, the path from now on, EM
+    with the E-step that suits, and the mean log density."""
+    num_chains, dim = em.chains.position.shape
     size = (old.em.statistic.num_samples + num_chains).astype(em.learnt.step_size.dtype)
     change = _change(old.em.learnt.mass, em.learnt.mass)
-    is_same = change <= TOLERANCE + NOISE * jnp.sqrt(dim / size)
+    is_same = (change <= TOLERANCE + NOISE * jnp.sqrt(dim / size)) | (spent > BUDGET)
+    height = jnp.mean(moments.mean)
+    is_rising = height - old.height > jnp.sqrt(jnp.mean(moments.covariance))
     is_telling = (size >= max(LEAST, PER_DIMENSION * dim)) & _do_agree(moments)
     path = path_length.lengthen(turns, old.em.learnt.path, shortest, LONGEST)
-    is_settled = is_telling & is_same & ~stuck_chains.is_any_stuck(refusals)
-    return is_settled, jnp.where(is_telling, path, old.path)
+    is_settled = is_telling & is_same & ~is_rising & ~em.learning["is_refused"]
+    length = jnp.where(is_rising, old.em.e_step.size, em.e_step.size)
+    em = em._replace(e_step=em.e_step._replace(size=length))
+    return is_settled, jnp.where(is_telling, path, old.path), em, height
 
 
 def _do_agree(moments: Moments) -> Flag:
@@ -244,24 +286,19 @@ def _change(old: Any, new: Any) -> Scalar:
 
 
 def _freeze(
-    sampler: Sampler, acceptance: Any, shortest: Any, state: TunedState
+    sampler: Sampler, start: Any, acceptance: Any, shortest: Any, state: TunedState
 ) -> tuple[Sampler, TunedState]:
     """Return the same sampler, whose program is compiled already, and a state that learns no
     more."""
-    return _tuned(sampler, acceptance, shortest), _stop_learning(state)
+    return _tuned(sampler, start, acceptance, shortest), _stop_learning(state)
 
 
 @program
 def _stop_learning(state: TunedState) -> TunedState:
     step = jnp.exp(state.averaging.log_average)
     path = jnp.minimum(state.path, MOST_STEPS * step)
-    none = jnp.zeros_like(state.refusals)
-    em = state.em._replace(
-        chains=state.em.chains._replace(pace=stuck_chains.pace_of(none)),
-        learnt=state.em.learnt.replace(step_size=step, path=path),
-        is_learning=jnp.array(False),
-    )
-    return state._replace(em=em, refusals=none)
+    learnt = state.em.learnt.replace(step_size=step, path=path)
+    return state._replace(em=state.em._replace(learnt=learnt, is_learning=jnp.array(False)))
 
 
 def _learnt(state: TunedState) -> Learnt:

@@ -23,15 +23,15 @@ from momentem.types import Count, Flag, Info, Kernel, Learnt, Scalar, Vector
 __all__ = ["add_means", "with_anchor", "with_centre", "with_thermostat"]
 
 
-class InnerAndSums(NamedTuple):
-    """The inner statistic, and the sums of what else is learnt from."""
+class InnerAndMeans(NamedTuple):
+    """The inner statistic, and the means of what else is learnt from."""
 
     num_samples: Count
     inner: Any
-    sums: tuple[Array, ...]
+    means: tuple[Array, ...]
 
 
-class InnerAndMeans(NamedTuple):
+class Estimate(NamedTuple):
     """The inner estimate, and the means of what else is learnt from."""
 
     inner: Any
@@ -122,44 +122,44 @@ def add_means(m_step: MStep, gather: Callable, is_usable: Callable, average: Cal
     )
 
 
-def _init(m_step: MStep, gather: Callable, mass: Any, size: Any) -> InnerAndSums:
+def _init(m_step: MStep, gather: Callable, mass: Any, size: Any) -> InnerAndMeans:
     inner, zeros = m_step.init(mass, size), jnp.zeros_like(mass.inverse_mass_diagonal())
     nowhere = Info(zeros, zeros, zeros, defaultdict(lambda: zeros[0]))  # of whatever statistics
     forms = jax.eval_shape(gather, nowhere)
-    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), forms)
-    return InnerAndSums(inner.num_samples, inner, sums)
+    means = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), forms)
+    return InnerAndMeans(inner.num_samples, inner, means)
 
 
 def _update(
-    m_step: MStep, gather: Callable, statistic: InnerAndSums, info: Info, learnt: Learnt
-) -> InnerAndSums:
+    m_step: MStep, gather: Callable, statistic: InnerAndMeans, info: Info, learnt: Learnt
+) -> InnerAndMeans:
     # one number for both: EM empties a statistic by its outermost num_samples
     inner = m_step.update(_inner(statistic), info, learnt)
-    is_empty = statistic.num_samples == 0
-    sums = jax.tree.map(
-        lambda total, new: jnp.where(is_empty, 0.0, total) + jnp.sum(new, axis=0),
-        statistic.sums,
-        gather(info),
-    )
-    return InnerAndSums(inner.num_samples, inner, sums)
+    old = statistic.num_samples
+
+    def updated(mean: Array, new: Array) -> Array:
+        share = (len(new) / (old + len(new))).astype(mean.dtype)
+        mean = jnp.where(old == 0, jnp.zeros_like(mean), mean)
+        return mean + share * (jnp.mean(new, axis=0) - mean)
+
+    means = jax.tree.map(updated, statistic.means, gather(info))
+    return InnerAndMeans(inner.num_samples, inner, means)
 
 
 def _estimate(
-    m_step: MStep, is_usable: Callable, statistic: InnerAndSums, learnt: Learnt
-) -> InnerAndMeans:
-    means = jax.tree.map(
-        lambda total: total / statistic.num_samples.astype(total.dtype), statistic.sums
-    )
-    return InnerAndMeans(m_step.estimate(_inner(statistic), learnt), means, is_usable(*means))
+    m_step: MStep, is_usable: Callable, statistic: InnerAndMeans, learnt: Learnt
+) -> Estimate:
+    means = statistic.means
+    return Estimate(m_step.estimate(_inner(statistic), learnt), means, is_usable(*means))
 
 
 def _average(
-    m_step: MStep, average: Callable, learnt: Learnt, estimate: InnerAndMeans, rate: Scalar
+    m_step: MStep, average: Callable, learnt: Learnt, estimate: Estimate, rate: Scalar
 ) -> Learnt:
     return average(m_step.average(learnt, estimate.inner, rate), rate, *estimate.means)
 
 
-def _inner(statistic: InnerAndSums) -> Any:
+def _inner(statistic: InnerAndMeans) -> Any:
     return statistic.inner._replace(num_samples=statistic.num_samples)
 
 

@@ -1,0 +1,126 @@
+"""Shorter steps where they are needed: a path is refined until its energy is kept.
+
+A path of n steps is tried at level 0. If the energy H changes by more than TOLERANCE along it, it
+is tried again at level 1, from the same start and over the same time, with twice as many steps of
+half the size, and so on up to level LEVELS. Let l(z) be the first level that keeps H from the start
+z, or LEVELS if none does. The proposal z' is the end of the path at level l(z). Seen from z' with
+its momentum turned round, the same path has the same energies, so it keeps H too; but a coarser one
+might. The move is reversible if
+
+    l(-z') = l(z)
+
+which is checked by trying the coarser levels from the end, and is refused otherwise. Where level 0
+keeps H, it does so from both ends, nothing is checked, and the kernel is the one without refinement.
+
+H is looked at after every n steps: once at level 0, 2^l times at level l. (WALNUTS, Bou-Rabee et
+al. 2025, refines each step of a trajectory in this way.)
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from momentem.kernels.integrators import PhasePoint
+from momentem.kernels.metropolis import DIVERGENCE_THRESHOLD
+from momentem.types import Count, Flag, Scalar
+
+__all__ = ["LEVELS", "Proposal", "refined_path"]
+
+LEVELS = 6  # steps are at most 64 times shorter
+TOLERANCE = 2.0  # of H; below the usual step size errors of a well tuned path are a quarter of it
+
+
+class Proposal(NamedTuple):
+    """The end of a path, and how it was found."""
+
+    end: PhasePoint
+    level: Count
+    is_reversible: Flag
+    coarse_rate: Scalar  # at which level 0 would be accepted; 0 if it does not keep H
+    num_parts: Count  # times n steps, for all levels that were tried
+
+
+class _Search(NamedTuple):
+    here: PhasePoint
+    end: PhasePoint
+    level: Count  # that is tried
+    chosen: Count  # l(z), once it is known
+    part: Count  # of the path at this level
+    low: Scalar
+    high: Scalar
+    coarse_rate: Scalar
+    num_parts: Count
+    is_back: Flag  # trying coarser levels from the end
+    is_reversible: Flag
+    is_over: Flag
+
+
+def refined_path(
+    advance: Callable[[Any, PhasePoint], PhasePoint],
+    energy: Callable[[PhasePoint], Scalar],
+    start: PhasePoint,
+) -> Proposal:
+    """Return the end of the path from `start` at the level that it needs.
+
+    Args:
+        advance: (share of the step size, point) -> the point n steps further.
+        energy: H of a point.
+        start: with a fresh momentum.
+    """
+    first = energy(start)
+    none, no = jnp.zeros((), int), jnp.array(False)
+    search = _Search(
+        *(start, start, none, none, none, first, first, jnp.zeros_like(first), none),
+        *(no, jnp.array(True), no),
+    )
+
+    def is_going_on(search: _Search) -> Flag:
+        return ~search.is_over
+
+    def go_on(old: _Search) -> _Search:
+        here = advance(0.5 ** old.level.astype(first.dtype), old.here)
+        h, part = energy(here), old.part + 1
+        low, high = jnp.minimum(old.low, h), jnp.maximum(old.high, h)
+        is_kept = (high - low <= TOLERANCE) & jnp.isfinite(here.gradient).all()  # false for NaN
+        is_at_end = part == 2**old.level
+        is_last = (old.level == LEVELS) & ~old.is_back
+        is_tried = is_at_end | (~is_kept & ~is_last)
+        # forward: the level is found, or the next is tried; back: every coarser level must fail
+        is_found = is_tried & ~old.is_back & (is_kept | is_last)
+        is_failed = is_tried & ~is_found & ~is_kept
+        is_against = is_tried & old.is_back & is_kept
+        coarse_rate = jnp.where(is_kept, jnp.exp(jnp.minimum(0.0, first - h)), 0.0)
+        is_hopeless = is_found & ~(h - first <= DIVERGENCE_THRESHOLD)
+        end = _choose(is_found, here, old.end)
+        chosen = jnp.where(is_found, old.level, old.chosen)
+        is_back = old.is_back | is_found
+        level = jnp.where(is_found, 0, old.level + is_failed.astype(int))
+        is_over = is_hopeless | is_against | (is_back & is_tried & (level == chosen))
+        turned = end._replace(momentum=-end.momentum)
+        origin = _choose(is_back, turned, start)
+        origin_energy = jnp.where(is_back, energy(turned), first)
+        return _Search(
+            here=_choose(is_tried, origin, here),
+            end=end,
+            level=level,
+            chosen=chosen,
+            part=jnp.where(is_tried, 0, part),
+            low=jnp.where(is_tried, origin_energy, low),
+            high=jnp.where(is_tried, origin_energy, high),
+            coarse_rate=jnp.where(old.num_parts == 0, coarse_rate, old.coarse_rate),
+            num_parts=old.num_parts + 1,
+            is_back=is_back,
+            is_reversible=old.is_reversible & ~is_against,
+            is_over=is_over,
+        )
+
+    found = jax.lax.while_loop(is_going_on, go_on, search)
+    return Proposal(
+        found.end, found.chosen, found.is_reversible, found.coarse_rate, found.num_parts
+    )
+
+
+def _choose(condition: Flag, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
