@@ -1,4 +1,4 @@
-"""A path that is refined where it loses energy leaves the target alone, if the way back is checked."""
+"""A path that is refined where it loses energy leaves the target alone, if it is reversible."""
 
 import jax
 import jax.numpy as jnp
@@ -62,9 +62,8 @@ def oscillate(rate):
     def energy(point):
         return 0.5 * jnp.sum(point.momentum**2) - point.logdensity
 
-    start = PhasePoint(
-        jnp.ones(1), jnp.ones(1), jnp.array(-0.5 * rate**2), -(rate**2) * jnp.ones(1)
-    )
+    x = jnp.full(1, 1 / rate)
+    start = PhasePoint(x, jnp.ones(1), jnp.array(-0.5), -(rate**2) * x)
     return refinement.refined_path(advance, energy, start)
 
 

@@ -10,7 +10,8 @@ might. The move is reversible if
     l(-z') = l(z)
 
 which is checked by trying the coarser levels from the end, and is refused otherwise. Where level 0
-keeps H, it does so from both ends, nothing is checked, and the kernel is the one without refinement.
+keeps H, it does so from both ends: nothing is checked, and the move is that of the kernel without
+refinement.
 
 H is looked at after every n steps: once at level 0, 2^l times at level l. (WALNUTS, Bou-Rabee et
 al. 2025, refines each step of a trajectory in this way.)

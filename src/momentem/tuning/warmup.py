@@ -1,5 +1,5 @@
-"""Warm-up of HMC-EM: the way in, then mass and centre by EM, step size by dual averaging, path length
-by a rule, and an end by evidence.
+"""Warm-up of HMC-EM: the way in, then mass and centre by EM, step size by dual averaging, path
+length by a rule, and an end by evidence.
 
 Way in. Every chain climbs from its start to where the posterior is, and brings a mass from there
 (`way_in`). The first mass is that with the mean of their M. Above DENSE dimensions chains stay at
@@ -19,15 +19,15 @@ the path is longer, up to half as long again (`path_length`). In the first E-ste
 a mass to trust, a path may take only a few steps: FIRST_STEPS in the first, twice as many in each
 of the next.
 
-End. Warm-up ends after an M-step from S >= max(LEAST, PER_DIMENSION D) draws that is not refused and
-changes the mass no more than Monte Carlo error would,
+End. Warm-up ends after an M-step from S >= max(LEAST, PER_DIMENSION D) draws that is not refused
+and changes the mass no more than Monte Carlo error would,
 
     rms (lambda - 1) <= TOLERANCE + NOISE sqrt(D / S),        lambda: eigenvalues of M_old M_new^-1
 
 if the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
 the mean of their variances) and it does not rise. Where the mass goes on changing, because draws
-are slow and its estimates noisy, BUDGET gradients per chain are enough. Draws then come from the same compiled program,
-in which no M-step is taken any more.
+are slow and its estimates noisy, BUDGET gradients per chain are enough. Draws then come from the
+same compiled program, in which no M-step is taken any more.
 """
 
 from typing import Any, NamedTuple

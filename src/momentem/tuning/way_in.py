@@ -2,9 +2,9 @@
 
 Every chain climbs from its own start, in a frame of its own: a square root R of an inverse Hessian.
 
-Measure. With unit steps along the columns of R, the differences of scores
+Measure. With unit steps along the columns of R, each uphill, s_j = +-1, the differences of scores
 
-    A_ij = -(R' [g(theta + R e_j) - g(theta)])_i,      made symmetric, = V diag(lambda) V'
+    A_ij = -s_j (R' [g(theta + s_j R e_j) - g(theta)])_i,      made symmetric, = V diag(lambda) V'
 
 are the Hessian in the frame, and R <- R V |lambda|^-1/2 makes it the identity up to signs. Where a
 step was too long or too short to be trusted, it is measured again in the new frame. So scales and
@@ -95,7 +95,7 @@ def climb(
 
     def turn(old: Place) -> Place:
         up = old.root @ (old.root.T @ old.gradient)
-        column = old.root[:, jnp.minimum(old.count, dim - 1)]
+        column = _uphill(old) * old.root[:, jnp.minimum(old.count, dim - 1)]
         moves = jnp.stack(
             [jnp.zeros_like(up), column, old.step * up, old.step * (up + old.root @ noise)]
         )
@@ -154,9 +154,15 @@ def _measure_next(old: Place) -> Place:
     return old._replace(phase=phase, count=none, tries=none, passes=none, rounds=rounds, step=step)
 
 
+def _uphill(old: Place) -> Scalar:
+    """Return the sign of the slope along the column that is measured."""
+    column = old.root[:, jnp.minimum(old.count, len(old.position) - 1)]
+    return jnp.where(column @ old.gradient < 0, -1.0, 1.0).astype(column.dtype)
+
+
 def _measured(old: Place, gradient: Vector, is_finite: Flag) -> Place:
     """Note a column. A step to where the density is not finite was far too long."""
-    difference = old.root.T @ (gradient - old.gradient)
+    difference = _uphill(old) * (old.root.T @ (gradient - old.gradient))
     own = jnp.arange(len(difference)) == old.count
     difference = jnp.where(is_finite, difference, jnp.where(own, -1 / LONGER, 0.0))
     columns = jnp.where(own[None], difference[:, None], old.differences)
