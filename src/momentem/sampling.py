@@ -52,6 +52,7 @@ def sample(
     keep: Sequence[str] | None = None,
     mesh: Mesh | None = None,
     resume: bool = False,
+    acceptance: float | None = None,
 ) -> "xarray.DataTree":
     """Draw from `target` by `sampler`: warm-up, in which it may learn, then draws with what it
     learnt frozen.
@@ -84,6 +85,8 @@ def sample(
             processes. Default: one device.
         resume: go on with the run in `out` if there is one, as `momentem.resume` does, so that the
             same script starts a run and goes on with it after a crash.
+        acceptance: acceptance rate that the default sampler on full data tunes its step size to,
+            in (0, 1). Nearer 1, steps are shorter. Default: 0.8.
 
     Returns:
         A DataTree in ArviZ's schema, with an `em` group if anything was learnt. With `out`, its
@@ -97,7 +100,7 @@ def sample(
         {'chain': 4, 'draw': 500, 'x_dim_0': 3}
     """
     check_target(target)
-    moving = choose_sampler(target, sampler)
+    moving = choose_sampler(target, sampler, acceptance)
     may_double = sampler is None and not isinstance(target, StochasticTarget)
     sizes = {"num_warmup": num_warmup, "num_chains": num_chains, "seed": seed, "thin": thin}
     plan = make_plan(target, num_draws, may_double, keep, dims, coords, **sizes)
@@ -275,10 +278,21 @@ def run_to_end(
     return trace
 
 
-def choose_sampler(target: AnyTarget, sampler: Sampler | None) -> Sampler:
+def choose_sampler(
+    target: AnyTarget, sampler: Sampler | None, acceptance: float | None = None
+) -> Sampler:
     """Return the sampler, or the default for the target."""
+    is_stochastic = isinstance(target, StochasticTarget)
+    if acceptance is not None and (sampler is not None or is_stochastic):
+        raise ValueError(
+            "acceptance is for the default sampler on full data alone, got "
+            f"{'a minibatch target' if sampler is None else 'another sampler'}; leave it out, or "
+            "use sampler=momentem.tuned_hmc_em(target, acceptance=…)"
+        )
+    if acceptance is not None:
+        return tuned_hmc_em(target, acceptance=acceptance)
     if sampler is None:
-        return sghmc_em(target) if isinstance(target, StochasticTarget) else tuned_hmc_em(target)
+        return sghmc_em(target) if is_stochastic else tuned_hmc_em(target)
     check_instance(
         Sampler, "e.g. momentem.hmc(target, …), or fixed(kernel, learnt)", sampler=sampler
     )

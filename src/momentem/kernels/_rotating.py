@@ -96,4 +96,5 @@ def _step(
     taken = num_steps * path.num_parts
     state, info = accept_or_stay(accept_key, mass, start, path.end, taken, path.is_reversible)
     refined = {"refinement_level": path.level, "coarse_acceptance_rate": path.coarse_rate}
+    refined["diverging"] = info.stats["diverging"] | path.is_lost
     return state, info._replace(stats=info.stats | refined)

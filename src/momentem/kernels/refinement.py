@@ -40,6 +40,7 @@ class Proposal(NamedTuple):
     level: Count
     is_reversible: Flag
     coarse_rate: Scalar  # at which level 0 would be accepted; 0 if it does not keep H
+    is_lost: Flag  # no level keeps H
     num_parts: Count  # times n steps, for all levels that were tried
 
 
@@ -55,6 +56,7 @@ class _Search(NamedTuple):
     num_parts: Count
     is_back: Flag  # trying coarser levels from the end
     is_reversible: Flag
+    is_lost: Flag
     is_over: Flag
 
 
@@ -74,7 +76,7 @@ def refined_path(
     none, no = jnp.zeros((), int), jnp.array(False)
     search = _Search(
         *(start, start, none, none, none, first, first, jnp.zeros_like(first), none),
-        *(no, jnp.array(True), no),
+        *(no, jnp.array(True), no, no),
     )
 
     def is_going_on(search: _Search) -> Flag:
@@ -114,12 +116,18 @@ def refined_path(
             num_parts=old.num_parts + 1,
             is_back=is_back,
             is_reversible=old.is_reversible & ~is_against,
+            is_lost=old.is_lost | (is_found & ~is_kept),
             is_over=is_over,
         )
 
     found = jax.lax.while_loop(is_going_on, go_on, search)
     return Proposal(
-        found.end, found.chosen, found.is_reversible, found.coarse_rate, found.num_parts
+        end=found.end,
+        level=found.chosen,
+        is_reversible=found.is_reversible,
+        coarse_rate=found.coarse_rate,
+        is_lost=found.is_lost,
+        num_parts=found.num_parts,
     )
 
 

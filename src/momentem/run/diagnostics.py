@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from momentem.run import causes
 from momentem.run.health import Troubles, warn
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ __all__ = [
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
 MIN_ESS_PER_CHAIN = 100  # likewise
+MAX_PARETO = 0.7  # Vehtari et al. (2024): beyond it, errors of means are unknown
+TAILS = 0.05, 0.95  # quantiles whose ESS is that of the tails
 APART = 1.1  # above this R-hat, chains are in different places and more draws do not help
 MAX_HEAT = 0.02  # error of the kinetic temperature, beyond its Monte Carlo error
 MAX_BIAS = 0.1  # eps lambda_max(M^-1 Bhat)
@@ -36,6 +39,8 @@ class Convergence(NamedTuple):
     sizes: dict[str, tuple[str, float]]  # ESS by method
     scope: str  # which scalars and draws were checked, if not all
     wanted: int  # ESS
+    cause: str  # of a bad R-hat, if it shows
+    others: list[str]  # warnings about the draws, whatever R-hat and ESS are
     streamed: list[str]  # warnings about parameters that are not kept
 
 
@@ -90,7 +95,7 @@ def warn_of_trouble(
         chains, draws_kept = (trace["posterior"].sizes[axis] for axis in ("chain", "draw"))
         warn(f"{chains} chains of {draws_kept} draws are too few to judge: run more")
         return
-    for message in _convergence_troubles(found):
+    for message in found.others + _convergence_troubles(found):
         warn(message)
 
 
@@ -104,11 +109,17 @@ def _messages(trace: "xarray.DataTree", warmup: Troubles, draws: Troubles) -> li
         found.append(f"interrupted: {kept[0]} draws per chain were kept, and {kept[1]} of warm-up")
     if "em" in trace.children and not trace["em"].sizes["m_step"]:
         found.append("warm-up ended before the first M-step: nothing was learnt; warm up longer")
+    is_tuned = "em" in trace.children and "way_in_gradients" in trace["em"].to_dataset()
     if "em" in trace.children and (refused := int(trace["em"].to_dataset()["is_refused"].sum())):
+        remedy = (
+            "check that the posterior is proper, or use float64"
+            if is_tuned
+            else "raise the size of the E-step, or start from a heavier mass if few moves are "
+            "accepted"
+        )
         found.append(
             f"{refused} of {trace['em'].sizes['m_step']} M-steps were refused, because their "
-            "estimate was not positive definite: raise the size of the E-step, or start from a "
-            "heavier mass if few moves are accepted"
+            f"estimate was not positive definite: {remedy}"
         )
     both = warmup + draws
     if both.draws.times:
@@ -123,10 +134,15 @@ def _messages(trace: "xarray.DataTree", warmup: Troubles, draws: Troubles) -> li
             "gradients alone: give the parameter that left its support a constraint"
         )
     if draws.diverging.times:
+        remedy = (
+            "it is very narrow there; reparametrise (the scale of a hierarchy: the non-centred "
+            "form), or bound it"
+            if is_tuned
+            else "lower the step size or reparametrise"
+        )
         found.append(
             f"{draws.diverging.times} of {trace.attrs['num_transitions']} draws diverged, "
-            f"{draws.diverging.where()}, so parts of the posterior may be missing: lower the step "
-            "size or reparametrise"
+            f"{draws.diverging.where()}, so parts of the posterior may be missing: {remedy}"
         )
     if "posterior" not in trace.children:
         return found
@@ -167,16 +183,50 @@ def convergence(trace: "xarray.DataTree") -> Convergence | None:
     # R-hat is 0 / 0 for chains that never moved, and is reported as nan
     with np.errstate(all="ignore"):
         checked, scope = _choose_scalars(trace["posterior"].to_dataset())
+        rhat = _find_worst(arviz_stats.rhat(checked), largest=True)
+        methods: dict[str, dict] = {"bulk": {}, "tail": {"prob": TAILS}}
         return Convergence(
-            _find_worst(arviz_stats.rhat(checked), largest=True),
+            rhat,
             {
-                method: _find_worst(arviz_stats.ess(checked, method=method), largest=False)
-                for method in ("bulk", "tail")
+                method: _find_worst(arviz_stats.ess(checked, method=method, **more), largest=False)
+                for method, more in methods.items()
             },
             scope,
             wanted,
+            *_find_causes(trace, rhat[0], checked),
             _streamed_troubles(trace, wanted),
         )
+
+
+def _find_causes(
+    trace: "xarray.DataTree", worst: str, checked: "xarray.Dataset"
+) -> tuple[str, list[str]]:
+    """Return why R-hat is bad for the worst scalar, if it shows, and what else is wrong."""
+    draws, stats = checked[worst].values, trace["sample_stats"].to_dataset()
+    heights = stats["lp"].values if "lp" in stats else None
+    em = trace["em"].to_dataset() if "em" in trace.children else {}
+    is_flat = "way_in_is_flat" in em and bool(em["way_in_is_flat"].all())
+    cause = (
+        (causes.flat(worst, draws) if is_flat else "")
+        or causes.drift(worst, draws)
+        or causes.places(worst, draws, heights)
+    )
+    first = next(iter(checked.values())).values
+    others = [causes.stuck(np.diff(first, axis=1) != 0), _heavy_tail(checked)]
+    if heights is not None:
+        others.append(causes.coarse(heights))
+    return cause, [message for message in others if message]
+
+
+def _heavy_tail(checked: "xarray.Dataset") -> str:
+    """Say which scalar has the heaviest tail, if its mean cannot be relied on."""
+    name, shape = _find_worst(checked.azstats.pareto_khat(), largest=True)
+    if not shape > MAX_PARETO:
+        return ""
+    return (
+        f"{name} has so heavy a tail (Pareto k is {shape:.2f}, above {MAX_PARETO}) that its mean "
+        "and standard deviation are not reliable: report quantiles"
+    )
 
 
 def is_short(found: Convergence | None) -> bool:
@@ -190,9 +240,11 @@ def _convergence_troubles(of: Convergence) -> list[str]:
     found, (name, rhat) = [], of.rhat
     if not rhat <= MAX_RHAT:
         found.append(
-            f"R-hat is {rhat:.4g} for {name}, above {MAX_RHAT}{of.scope}: the chains have not "
-            "mixed; draw more, or warm up longer"
+            f"R-hat is {rhat:.4g} for {name}, above {MAX_RHAT}{of.scope}: "
+            f"{of.cause or 'the chains have not mixed; draw more, or warm up longer'}"
         )
+    if of.cause:
+        return found + of.streamed  # more draws would not help
     for method, (name, ess) in of.sizes.items():
         if not ess >= of.wanted:
             found.append(

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from momentem.checks import check_between, check_instance
 from momentem.em import EMState, e_steps, m_steps, monte_carlo_em, schedules
@@ -69,7 +69,6 @@ DISAGREEMENT = 0.1
 BUDGET = 1000.0  # gradients per chain after which the mass need not stay the same
 DENSE = 200  # dimension up to which there is a way in
 WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all directions
-Counts = Int[Array, " chains"]
 WINDOW = 5  # draws in the window of a low-rank mass, per direction
 
 
@@ -80,7 +79,7 @@ class TunedState(NamedTuple):
     averaging: DualAveraging
     moments: Moments  # of the log density, per chain, in this E-step
     height: Scalar  # mean log density in the E-step before
-    climbed: Counts  # gradients of each chain's way in
+    way_in: dict[str, Array]  # of each chain: its gradients, and whether it was flat
     spent: Scalar  # gradients per chain since then
     turns: path_length.Turns  # in this E-step
     path: Scalar  # that all steps together should have
@@ -160,7 +159,7 @@ def _tuned(sampler: Sampler, start: Any, acceptance: Any, shortest: Any) -> Samp
 
 def _init(sampler: Sampler, start: Any, key: PRNGKey, positions: Vectors) -> TunedState:
     start_key, init_key = jax.random.split(key)
-    positions, root, climbed = start(start_key, positions)
+    positions, root, entered = start(start_key, positions)
     em = sampler.init(init_key, positions)
     averaging, path = step_size.start(em.learnt.step_size), em.learnt.path
     chains = em.chains
@@ -177,14 +176,15 @@ def _init(sampler: Sampler, start: Any, key: PRNGKey, positions: Vectors) -> Tun
     moments, turns = Moments.fresh(none, none), path_length.no_turns(first.centre)
     height = jnp.mean(chains.logdensity)
     is_settled, spent = jnp.array(False), jnp.zeros_like(height)
-    return TunedState(em, averaging, moments, height, climbed, spent, turns, path, is_settled)
+    return TunedState(em, averaging, moments, height, entered, spent, turns, path, is_settled)
 
 
 def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> tuple:
-    """Return where chains arrive, a root of M_I that they agree on, and the gradients they took."""
+    """Return where chains arrive, a root of M_I that they agree on, and a record of their ways."""
     num_chains, dim = positions.shape
     if dim > DENSE:
-        return positions, None, jnp.zeros(num_chains, int)
+        none = jnp.zeros(num_chains, int)
+        return positions, None, {"way_in_gradients": none, "way_in_is_flat": none == 1}
 
     def evaluate(key: PRNGKey, position: Any) -> tuple[Scalar, Any]:
         state = kernel.init(key, position, learnt)
@@ -196,7 +196,8 @@ def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> 
 
     places = over_chains(climb, (jax.random.split(key, num_chains), positions))
     places = way_in.leave_behind(places)
-    return places.position, way_in.pool_roots(places.root), places.num_gradients
+    entered = {"way_in_gradients": places.num_gradients, "way_in_is_flat": places.is_flat}
+    return places.position, way_in.pool_roots(places.root), entered
 
 
 def _mass_from_starts(mass: Any, positions: Vectors, scores: Vectors) -> Any:
@@ -242,8 +243,8 @@ def _step(
         path=_reach(path, averaging, info.learning["num_m_steps"]),
     )
     em = em._replace(learnt=where(old.is_learning, adjusted, em.learnt))
-    info = info._replace(learning=info.learning | {"way_in_gradients": state.climbed})
-    rest = moments, height, state.climbed, spent, turns, path, is_settled
+    info = info._replace(learning=info.learning | state.way_in)
+    rest = moments, height, state.way_in, spent, turns, path, is_settled
     return TunedState(em, averaging, *rest), info
 
 

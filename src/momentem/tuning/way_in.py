@@ -61,12 +61,13 @@ class Place(NamedTuple):
     differences: Matrix  # columns of -A that were measured
     phase: Count
     step: Scalar  # t
-    count: Count  # columns measured, steps climbed or tries made, in this phase
+    num_done: Count  # columns measured, steps climbed or tries made, in this phase
     tries: Count  # of the current step
     passes: Count  # of measuring in this place
     rounds: Count
     num_gradients: Count
     has_arrived: Flag
+    is_flat: Flag  # no curvature was found in some direction, however long the step
     evidence: Scalar  # of the place, as if it were normal: log density of its top and volume
 
 
@@ -86,7 +87,17 @@ def climb(
     matrix = jnp.eye(dim, dtype=dtype)
     first = Place(
         *(start, zero, jnp.zeros_like(start), matrix, jnp.zeros_like(matrix)),
-        *(none, jnp.ones((), dtype), none, none, none, none, none, jnp.array(False)),
+        *(
+            none,
+            jnp.ones((), dtype),
+            none,
+            none,
+            none,
+            none,
+            none,
+            jnp.array(False),
+            jnp.array(False),
+        ),
         evidence=zero - jnp.inf,
     )
 
@@ -95,7 +106,7 @@ def climb(
 
     def turn(old: Place) -> Place:
         up = old.root @ (old.root.T @ old.gradient)
-        column = _uphill(old) * old.root[:, jnp.minimum(old.count, dim - 1)]
+        column = _uphill(old) * old.root[:, jnp.minimum(old.num_done, dim - 1)]
         moves = jnp.stack(
             [jnp.zeros_like(up), column, old.step * up, old.step * (up + old.root @ noise)]
         )
@@ -112,7 +123,7 @@ def climb(
         place = jax.tree.map(
             lambda *options: jnp.stack(options)[jnp.minimum(old.phase, SPREAD)], *afterwards
         )
-        is_measured = (place.phase == MEASURE) & (place.count == dim)
+        is_measured = (place.phase == MEASURE) & (place.num_done == dim)
         return run_if_due(is_measured, _turn_frame, jax.random.key(0), place)
 
     return jax.lax.while_loop(goes_on, turn, first)
@@ -148,25 +159,27 @@ def _begin(old: Place, value: Scalar, gradient: Vector) -> Place:
 
 def _measure_next(old: Place) -> Place:
     """Measure here, unless this has been done often enough."""
-    none = jnp.zeros_like(old.count)
+    none = jnp.zeros_like(old.num_done)
     phase = jnp.where(old.rounds < MOST_ROUNDS, MEASURE, SPREAD)
     rounds, step = old.rounds + 1, jnp.ones_like(old.step)
-    return old._replace(phase=phase, count=none, tries=none, passes=none, rounds=rounds, step=step)
+    return old._replace(
+        phase=phase, num_done=none, tries=none, passes=none, rounds=rounds, step=step
+    )
 
 
 def _uphill(old: Place) -> Scalar:
     """Return the sign of the slope along the column that is measured."""
-    column = old.root[:, jnp.minimum(old.count, len(old.position) - 1)]
+    column = old.root[:, jnp.minimum(old.num_done, len(old.position) - 1)]
     return jnp.where(column @ old.gradient < 0, -1.0, 1.0).astype(column.dtype)
 
 
 def _measured(old: Place, gradient: Vector, is_finite: Flag) -> Place:
     """Note a column. A step to where the density is not finite was far too long."""
     difference = _uphill(old) * (old.root.T @ (gradient - old.gradient))
-    own = jnp.arange(len(difference)) == old.count
+    own = jnp.arange(len(difference)) == old.num_done
     difference = jnp.where(is_finite, difference, jnp.where(own, -1 / LONGER, 0.0))
     columns = jnp.where(own[None], difference[:, None], old.differences)
-    return old._replace(differences=columns, count=old.count + 1)
+    return old._replace(differences=columns, num_done=old.num_done + 1)
 
 
 def _turn_frame(key: PRNGKey, old: Place) -> Place:
@@ -184,15 +197,16 @@ def _turn_frame(key: PRNGKey, old: Place) -> Place:
     slope = jnp.sum((root.T @ old.gradient) ** 2)
     has_arrived = ~is_again & (slope <= bulk(len(root)))
     top = old.logdensity + jnp.minimum(slope, bulk(len(root))) / 2
-    none = jnp.zeros_like(old.count)
+    none = jnp.zeros_like(old.num_done)
     return old._replace(
         root=root,
         phase=jnp.where(is_again, MEASURE, jnp.where(has_arrived, SPREAD, CLIMB)),
         step=jnp.ones_like(old.step),
-        count=none,
+        num_done=none,
         tries=none,
         passes=old.passes + 1,
         has_arrived=has_arrived,
+        is_flat=jnp.min(sizes) < LONGER,
         evidence=top + jnp.linalg.slogdet(root)[1],
     )
 
@@ -212,12 +226,12 @@ def _climbed(old: Place, trial: Vector, value: Scalar, gradient: Vector, is_fini
         gradient=gradient,
         root=jnp.where(jnp.isfinite(root).all(), root, old.root),
         step=jnp.ones_like(old.step),
-        count=old.count + 1,
+        num_done=old.num_done + 1,
         tries=jnp.zeros_like(old.tries),
     )
     new = _choose(is_accepted, higher, shorter)
     is_near = jnp.sum((new.root.T @ new.gradient) ** 2) <= bulk(len(trial))
-    is_long = new.count >= 20 + 2 * len(trial)
+    is_long = new.num_done >= 20 + 2 * len(trial)
     is_over = (is_accepted & (is_near | is_long)) | (new.tries > MOST_TRIES)
     return _choose(is_over, _measure_next(new), new)
 

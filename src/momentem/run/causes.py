@@ -1,0 +1,98 @@
+"""What a run that cannot be trusted suffers from, each by its own sign, and what can be done.
+
+    places     chains whose draws of one number do not overlap: several modes, or chains that stay
+    drift      the spread of the draws grows from each quarter of the run to the next: no finite
+               posterior holds them
+    flat       no curvature on the way in, however long the steps
+    coarse     the log density is so large that its rounding is felt: float32 holds 7 digits
+    stuck      a chain that stayed where it was for a long time
+
+Each function returns a sentence, or "" where there is no such sign. They know arrays alone.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+__all__ = ["coarse", "drift", "flat", "places", "stuck"]
+
+GAP = 2.0  # between chains, in standard deviations within them, that says they are apart
+GROWTH = 2.0  # of the spread from one half of the run to the next
+ROUNDING = 0.2  # of the log density: an acceptance rate is then off by as much
+LONG_STAY = 0.05  # of a chain's draws
+Draws = Float[np.ndarray, "chains draws"]
+
+
+def places(name: str, draws: Draws, heights: Draws | None) -> str:
+    """Say which chains are apart in one number, and how high their log densities are."""
+    means, within = draws.mean(axis=1), np.sqrt(draws.var(axis=1).mean())
+    order = np.argsort(means)
+    gaps = np.diff(means[order])
+    if not len(gaps) or not gaps.max() > GAP * within:
+        return ""
+    cuts = np.flatnonzero(gaps > GAP * within) + 1
+    told = []
+    for group in np.split(order, cuts):
+        height = "" if heights is None else f", mean log density {heights[group].mean():.4g}"
+        told.append(f"chains {_listed(group)} near {means[group].mean():.4g}{height}")
+    return (
+        f"chains are in {len(told)} separate places of {name} ({'; '.join(told)}), and the weights "
+        "of these places are unknown: look for several modes; exclude the spurious ones by a prior "
+        "or by positions=…"
+    )
+
+
+def drift(name: str, draws: Draws) -> str:
+    """Say that the spread of a number grows throughout the run."""
+    quarters = np.array_split(draws - np.median(draws[:, : draws.shape[1] // 4]), 4, axis=1)
+    sizes = [np.median(np.abs(quarter)) for quarter in quarters]
+    is_growing = all(b > a for a, b in pairwise(sizes))
+    if not (is_growing and sizes[3] > GROWTH**2 * sizes[0] > 0):
+        return ""
+    return (
+        f"draws of {name} spread farther and farther, to {np.abs(draws).max():.3g}: the posterior "
+        "may be improper, because nothing holds this parameter; give it a proper prior"
+    )
+
+
+def flat(name: str, draws: Draws) -> str:
+    """Say that no curvature was found, however far chains looked."""
+    return (
+        f"the log density is level as far as the chains looked ({name} went to "
+        f"{np.abs(draws).max():.3g}): the posterior may be improper; give it a proper prior"
+    )
+
+
+def coarse(heights: Draws) -> str:
+    """Say that the log density is too coarse in its precision."""
+    rounding = float(np.abs(heights).max()) * np.finfo(heights.dtype).eps
+    if heights.dtype != np.float32 or not rounding > ROUNDING:
+        return ""
+    return (
+        f"the log density is about {heights.mean():.4g}, which float32 rounds to within "
+        f"{rounding:.2g}: acceptance rates are wrong by as much; use "
+        "jax.config.update('jax_enable_x64', True), or leave constants out of the log density"
+    )
+
+
+def stuck(is_moved: Bool[np.ndarray, "chains draws"]) -> str:
+    """Say which chain stayed where it was for a long time."""
+    stays = [_longest_stay(row) for row in is_moved]
+    chain, most = int(np.argmax(stays)), LONG_STAY * is_moved.shape[1]
+    if not stays[chain] > max(20, most):
+        return ""
+    return (
+        f"chain {chain} stayed at one point for {stays[chain]} of {is_moved.shape[1]} draws: it "
+        "sits where every step is refused, and its draws there count too much; use "
+        "sample(…, acceptance=0.95), or reparametrise"
+    )
+
+
+def _longest_stay(is_moved: Bool[np.ndarray, " draws"]) -> int:
+    ends = np.flatnonzero(np.concatenate([[True], is_moved, [True]]))
+    return int(np.diff(ends).max()) - 1
+
+
+def _listed(chains: np.ndarray) -> str:
+    return ", ".join(map(str, sorted(chains)))
