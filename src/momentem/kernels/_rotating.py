@@ -20,6 +20,9 @@ posterior is nearly Gaussian, a quarter turn takes one or two gradients, and lea
 The length of the path, in whitened time, is drawn anew in each iteration. All chains share it, so
 they take equally many steps and none waits for another. Each path takes the fewest equal steps that
 do not exceed the step size. Where that loses the energy, a chain refines its path (refinement.py).
+
+`reach` is the largest |x_i| of a draw, and `tail_index` is -x_i g_i - 1 there, g = F^-1 grad L. It
+is x_i^2 - 1 for a Gaussian, and nu in the tail of a density like |x|^-(1 + nu), however far out.
 """
 
 import math
@@ -97,4 +100,7 @@ def _step(
     state, info = accept_or_stay(accept_key, mass, start, path.end, taken, path.is_reversible)
     refined = {"refinement_level": path.level, "coarse_acceptance_rate": path.coarse_rate}
     refined["diverging"] = info.stats["diverging"] | path.is_lost
-    return state, info._replace(stats=info.stats | refined)
+    x, g = mass.unfold(state.position - learnt.centre), mass.whiten(state.gradient)
+    farthest = jnp.argmax(jnp.abs(x))
+    tail = {"reach": jnp.abs(x[farthest]), "tail_index": -x[farthest] * g[farthest] - 1}
+    return state, info._replace(stats=info.stats | refined | tail)

@@ -4,22 +4,26 @@
     drift      the spread of the draws grows from each quarter of the run to the next: no finite
                posterior holds them
     flat       no curvature on the way in, however long the steps
+    heavy      scores far out that pull no harder than those of a tail |x|^-(1 + nu), nu near 1
     coarse     the log density is so large that its rounding is felt: float32 holds 7 digits
     stuck      a chain that stayed where it was for a long time
 
 Each function returns a sentence, or "" where there is no such sign. They know arrays alone.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-__all__ = ["coarse", "drift", "flat", "places", "stuck"]
+__all__ = ["coarse", "drift", "flat", "heavy", "places", "stuck"]
 
 GAP = 2.0  # between chains, in standard deviations within them, that says they are apart
 GROWTH = 2.0  # of the spread from one half of the run to the next
 ROUNDING = 0.2  # of the log density: an acceptance rate is then off by as much
+FAR, FAR_OUT = 0.02, 4.0  # share of draws that are far out, and how far, in standard deviations
+HEAVY = 2.0  # nu below which a tail is not explored
 LONG_STAY = 0.05  # of a chain's draws
 Draws = Float[np.ndarray, "chains draws"]
 
@@ -62,6 +66,30 @@ def flat(name: str, draws: Draws) -> str:
         f"the log density is level as far as the chains looked ({name} went to "
         f"{np.abs(draws).max():.3g}): the posterior may be improper; give it a proper prior"
     )
+
+
+def heavy(draws: Mapping[str, Draws], reach: Draws, tail_index: Draws) -> str:
+    """Say that a tail is so heavy that draws see too little of it, and of which number."""
+    is_far = reach >= np.quantile(reach, 1 - FAR)
+    index = tail_index[is_far]
+    error = index.std() / max(1, len(index)) ** 0.5
+    if not (reach[is_far].mean() > FAR_OUT and index.mean() + 2 * error < HEAVY):
+        return ""
+    distances = {
+        name: np.abs(rows[is_far] - np.median(rows)).mean() / (_quartile_range(rows) or 1)
+        for name, rows in draws.items()
+    }
+    name = max(distances, key=lambda name: distances[name])
+    return (
+        f"the tail of {name} falls like |x|^-{1 + index.mean():.2g}, too slowly for chains to see "
+        "enough of it: quantiles far out are not reliable, and its mean may not exist; give it a "
+        "prior with lighter tails, or sample a transform of it, such as its logarithm or arcsinh"
+    )
+
+
+def _quartile_range(rows: Draws) -> float:
+    low, high = np.quantile(rows, [0.25, 0.75])
+    return float(high - low)
 
 
 def coarse(heights: Draws) -> str:

@@ -212,7 +212,11 @@ def _find_causes(
         or causes.places(worst, draws, heights)
     )
     first = next(iter(checked.values())).values
-    others = [causes.stuck(np.diff(first, axis=1) != 0), _heavy_tail(checked)]
+    tail = ""
+    if "tail_index" in stats and first.shape == stats["reach"].shape:  # if draws are not thinned
+        rows = {str(name): values.values for name, values in checked.items()}
+        tail = causes.heavy(rows, stats["reach"].values, stats["tail_index"].values)
+    others = [causes.stuck(np.diff(first, axis=1) != 0), tail or _heavy_tail(checked)]
     if heights is not None:
         others.append(causes.coarse(heights))
     return cause, [message for message in others if message]
