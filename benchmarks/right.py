@@ -61,7 +61,7 @@ class Case(NamedTuple):
 def rows(axes: plt.Axes, values: np.ndarray, label: str) -> None:
     """Draw one number of every chain, one above the other in colour."""
     for chain, row in enumerate(values):
-        axes.plot(row, lw=0.6, color=plt.cm.viridis(chain / len(values)), label=f"chain {chain}")
+        axes.plot(row, lw=0.6, color=plt.get_cmap("viridis")(chain / len(values)), label=f"chain {chain}")
     axes.set(xlabel="draw", ylabel=label)
 
 
@@ -70,7 +70,7 @@ def ranks(axes: plt.Axes, values: np.ndarray) -> None:
     order = values.ravel().argsort().argsort().reshape(values.shape)
     for chain, row in enumerate(order):
         heights, edges = np.histogram(row, 20, (0, values.size))
-        axes.stairs(heights, edges, color=plt.cm.viridis(chain / len(values)))
+        axes.stairs(heights, edges, color=plt.get_cmap("viridis")(chain / len(values)))
     axes.axhline(values.shape[1] / 20, color="grey", lw=0.5)
     axes.set(xlabel="rank among all draws", ylabel="draws", ylim=(0, None))
 

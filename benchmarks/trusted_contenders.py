@@ -16,7 +16,7 @@ def momentem_default(posterior: TrustedPosterior, seed: int) -> tuple[dict, floa
         float(trace[group].to_dataset()["n_steps"].sum("draw").mean())
         for group in ("warmup_sample_stats", "sample_stats")
     )
-    warmup += float(trace["em"]["way_in_gradients"][0].mean())
+    warmup += float(trace["em"].to_dataset()["way_in_gradients"][0].mean())
     parameters = trace["posterior"].to_dataset()
     return {name: parameters[name].values for name in parameters}, warmup, draws
 

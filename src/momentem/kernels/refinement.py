@@ -46,13 +46,14 @@ class Proposal(NamedTuple):
 
 class _Search(NamedTuple):
     here: PhasePoint
-    end: PhasePoint
+    origin: PhasePoint  # the start, and later the end of the path, turned round
+    base: Scalar  # H there
     level: Count  # that is tried
     chosen: Count  # l(z), once it is known
     part: Count  # of the path at this level
     low: Scalar
     high: Scalar
-    coarse_rate: Scalar
+    coarse_rate: Scalar  # at which level 0 would be accepted; 0 if it does not keep H
     num_parts: Count
     is_back: Flag  # trying coarser levels from the end
     is_reversible: Flag
@@ -75,11 +76,11 @@ def refined_path(
     first = energy(start)
     none, no = jnp.zeros((), int), jnp.array(False)
     search = _Search(
-        *(start, start, none, none, none, first, first, jnp.zeros_like(first), none),
+        *(start, start, first, none, none, none, first, first, jnp.zeros_like(first), none),
         *(no, jnp.array(True), no, no),
     )
 
-    def is_going_on(search: _Search) -> Flag:
+    def goes_on(search: _Search) -> Flag:
         return ~search.is_over
 
     def go_on(old: _Search) -> _Search:
@@ -87,42 +88,38 @@ def refined_path(
         h, part = energy(here), old.part + 1
         low, high = jnp.minimum(old.low, h), jnp.maximum(old.high, h)
         is_kept = (high - low <= TOLERANCE) & jnp.isfinite(here.gradient).all()  # false for NaN
-        is_at_end = part == 2**old.level
         is_last = (old.level == LEVELS) & ~old.is_back
-        is_tried = is_at_end | (~is_kept & ~is_last)
+        is_tried = (part == 2**old.level) | (~is_kept & ~is_last)
         # forward: the level is found, or the next is tried; back: every coarser level must fail
         is_found = is_tried & ~old.is_back & (is_kept | is_last)
-        is_failed = is_tried & ~is_found & ~is_kept
         is_against = is_tried & old.is_back & is_kept
-        coarse_rate = jnp.where(is_kept, jnp.exp(jnp.minimum(0.0, first - h)), 0.0)
         is_hopeless = is_found & ~(h - first <= DIVERGENCE_THRESHOLD)
-        end = _choose(is_found, here, old.end)
+        coarse_rate = jnp.where(is_kept, jnp.exp(jnp.minimum(0.0, first - h)), 0.0)
         chosen = jnp.where(is_found, old.level, old.chosen)
         is_back = old.is_back | is_found
-        level = jnp.where(is_found, 0, old.level + is_failed.astype(int))
-        is_over = is_hopeless | is_against | (is_back & is_tried & (level == chosen))
-        turned = end._replace(momentum=-end.momentum)
-        origin = _choose(is_back, turned, start)
-        origin_energy = jnp.where(is_back, energy(turned), first)
+        level = jnp.where(is_found, 0, old.level + is_tried.astype(int))
+        origin = _choose(is_found, here._replace(momentum=-here.momentum), old.origin)
+        base = jnp.where(is_found, h, old.base)
         return _Search(
             here=_choose(is_tried, origin, here),
-            end=end,
+            origin=origin,
+            base=base,
             level=level,
             chosen=chosen,
             part=jnp.where(is_tried, 0, part),
-            low=jnp.where(is_tried, origin_energy, low),
-            high=jnp.where(is_tried, origin_energy, high),
+            low=jnp.where(is_tried, base, low),
+            high=jnp.where(is_tried, base, high),
             coarse_rate=jnp.where(old.num_parts == 0, coarse_rate, old.coarse_rate),
             num_parts=old.num_parts + 1,
             is_back=is_back,
             is_reversible=old.is_reversible & ~is_against,
             is_lost=old.is_lost | (is_found & ~is_kept),
-            is_over=is_over,
+            is_over=is_hopeless | is_against | (is_back & is_tried & (level == chosen)),
         )
 
-    found = jax.lax.while_loop(is_going_on, go_on, search)
+    found = jax.lax.while_loop(goes_on, go_on, search)
     return Proposal(
-        end=found.end,
+        end=found.origin._replace(momentum=-found.origin.momentum),
         level=found.chosen,
         is_reversible=found.is_reversible,
         coarse_rate=found.coarse_rate,
@@ -131,5 +128,5 @@ def refined_path(
     )
 
 
-def _choose(condition: Flag, new: Any, old: Any) -> Any:
+def _choose(condition: Flag, new: PhasePoint, old: PhasePoint) -> PhasePoint:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

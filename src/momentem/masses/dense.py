@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from momentem.checks import as_floats, is_traced
-from momentem.masses.protocol import draw_momentum, kinetic_energy, transport
+from momentem.masses.protocol import Root, draw_momentum, kinetic_energy, transport
 from momentem.types import Count, Flag, Matrix, Scalar, Vector, Vectors
 
 __all__ = ["DenseMass", "dense_mass", "times"]
@@ -80,7 +79,7 @@ class DenseMass(NamedTuple):
         """Return the mass of this structure with M_I = diag(variances)."""
         return DenseMass.from_inverse_mass(jnp.diag(variances))
 
-    def with_root(self, root: Matrix) -> "DenseMass":
+    def with_root(self, root: Root) -> "DenseMass":
         """Return the mass of this structure with M_I = R R'."""
         return DenseMass.from_root(root)
 
@@ -113,7 +112,7 @@ class DenseMass(NamedTuple):
         return DenseMass.from_cholesky(inverse_mass, jnp.linalg.cholesky(inverse_mass))
 
     @staticmethod
-    def from_root(root: Float[Array, "dim any"]) -> "DenseMass":
+    def from_root(root: Root) -> "DenseMass":
         """Return the mass with M_I = R R', unchecked. R R' is not factored, because its condition
         number is the square of that of R."""
         triangle = jnp.linalg.qr(root.T, mode="r")

@@ -7,12 +7,13 @@ from numpy.typing import ArrayLike
 
 from momentem.checks import as_floats, check_positive_entries
 from momentem.masses.protocol import (
+    Root,
     draw_momentum,
     fitted_variances,
     kinetic_energy,
     transport,
 )
-from momentem.types import Count, Flag, Matrix, Scalar, Vector, Vectors
+from momentem.types import Count, Flag, Scalar, Vector, Vectors
 
 __all__ = ["DiagonalMass", "diagonal_mass"]
 
@@ -70,7 +71,7 @@ class DiagonalMass(NamedTuple):
         """Return the mass of this structure with M_I = diag(variances)."""
         return DiagonalMass(variances)
 
-    def with_root(self, root: Matrix) -> "DiagonalMass":
+    def with_root(self, root: Root) -> "DiagonalMass":
         """Return the mass of this structure that fits M_I = R R' best."""
         return DiagonalMass(fitted_variances(root))
 

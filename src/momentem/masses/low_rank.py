@@ -14,12 +14,13 @@ from numpy.typing import ArrayLike
 from momentem.checks import as_floats, check_positive_entries, is_traced
 from momentem.masses.dense import DenseMass
 from momentem.masses.protocol import (
+    Root,
     draw_momentum,
     fitted_variances,
     kinetic_energy,
     transport,
 )
-from momentem.types import Flag, Matrix, Scalar, Vector, Vectors
+from momentem.types import Flag, Scalar, Vector, Vectors
 
 __all__ = ["LowRankMass", "low_rank_mass"]
 
@@ -101,7 +102,7 @@ class LowRankMass(NamedTuple):
         """Return the mass of this structure with M_I = diag(variances)."""
         return LowRankMass(jnp.sqrt(variances), self.directions, jnp.ones_like(self.eigenvalues))
 
-    def with_root(self, root: Matrix) -> "LowRankMass":
+    def with_root(self, root: Root) -> "LowRankMass":
         """Return the mass of this structure whose diagonal fits M_I = R R' best."""
         return self.with_variances(fitted_variances(root))
 

@@ -16,19 +16,23 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from momentem.types import Count, Mass, Matrix, PRNGKey, Scalar, Vector, Vectors
+from momentem.types import Count, Mass, PRNGKey, Scalar, Vector, Vectors
 
 __all__ = [
     "LearnableMass",
     "MatrixMass",
+    "Root",
     "WindowMass",
     "draw_momentum",
     "fitted_variances",
     "kinetic_energy",
     "transport",
 ]
+
+
+Root = Float[Array, "dim any"]  # R with M_I = R R', not necessarily square
 
 
 @runtime_checkable
@@ -43,7 +47,7 @@ class LearnableMass(Mass, Protocol):
         """Return the mass of this structure with M_I = diag(variances)."""
         ...
 
-    def with_root(self, root: Matrix) -> Any:
+    def with_root(self, root: Root) -> Any:
         """Return the mass of this structure that fits M_I = R R' best."""
         ...
 
@@ -132,10 +136,11 @@ class WindowMass(LearnableMass, Protocol):
 # Written once, in terms of the other members; a mass takes them over by assignment.
 
 
-def fitted_variances(root: Matrix) -> Vector:
+def fitted_variances(root: Root) -> Vector:
     """Return the variances of the diagonal Gaussian that fits M_I = R R' best: the geometric mean
     of the variances and of the conditional variances."""
-    return jnp.sqrt(jnp.sum(root**2, axis=1) / jnp.sum(jnp.linalg.inv(root) ** 2, axis=0))
+    inverse = jnp.linalg.inv(jnp.linalg.qr(root.T, mode="r"))
+    return jnp.sqrt(jnp.sum(root**2, axis=1) / jnp.sum(inverse**2, axis=1))
 
 
 def draw_momentum(self: Any, key: PRNGKey) -> Vector:

@@ -2,8 +2,8 @@
 length by a rule, and an end by evidence.
 
 Way in. Every chain climbs from its start to where the posterior is, and brings a mass from there
-(`way_in`). The first mass is that with the mean of their M. Above DENSE dimensions chains stay at
-their starts, and the first mass is the spread of their positions over the spread of their scores,
+(`way_in`). The first M_I is the mean of theirs. Above DENSE dimensions chains stay at their starts,
+and the first mass is the spread of their positions over the spread of their scores,
 M_I = diag sd(theta) / sd(grad L), which is the variance of a Gaussian wherever the starts are.
 
 Mass. By EM, in E-steps each twice as long as the one before. As long as the log density still rises

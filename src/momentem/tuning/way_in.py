@@ -28,12 +28,13 @@ One loop does all of this, with one gradient per turn, so that little has to be 
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from momentem.masses.protocol import Root
 from momentem.types import Count, Flag, Matrix, PRNGKey, Scalar, Vector
 from momentem.xla.once import run_if_due
 
@@ -61,14 +62,14 @@ class Place(NamedTuple):
     differences: Matrix  # columns of -A that were measured
     phase: Count
     step: Scalar  # t
-    num_done: Count  # columns measured, steps climbed or tries made, in this phase
+    num_done: Count  # columns measured or steps climbed, in this phase
     tries: Count  # of the current step
     passes: Count  # of measuring in this place
     rounds: Count
     num_gradients: Count
-    has_arrived: Flag
     is_flat: Flag  # no curvature was found in some direction, however long the step
-    evidence: Scalar  # of the place, as if it were normal: log density of its top and volume
+    volume: Scalar  # log |det R|
+    evidence: Scalar  # of the place, as if it were normal: log density of its top, and volume
 
 
 def climb(
@@ -86,47 +87,121 @@ def climb(
     none, zero = jnp.zeros((), int), jnp.zeros((), dtype)
     matrix = jnp.eye(dim, dtype=dtype)
     first = Place(
-        *(start, zero, jnp.zeros_like(start), matrix, jnp.zeros_like(matrix)),
-        *(
-            none,
-            jnp.ones((), dtype),
-            none,
-            none,
-            none,
-            none,
-            none,
-            jnp.array(False),
-            jnp.array(False),
-        ),
-        evidence=zero - jnp.inf,
+        *(start, zero, jnp.zeros_like(start), matrix, jnp.zeros_like(matrix), none),
+        *(zero + 1, none, none, none, none, none, jnp.array(False), zero, zero - jnp.inf),
     )
 
     def goes_on(place: Place) -> Flag:
         return (place.phase != DONE) & (place.num_gradients < MOST_GRADIENTS)
 
     def turn(old: Place) -> Place:
-        up = old.root @ (old.root.T @ old.gradient)
-        column = _uphill(old) * old.root[:, jnp.minimum(old.num_done, dim - 1)]
-        moves = jnp.stack(
-            [jnp.zeros_like(up), column, old.step * up, old.step * (up + old.root @ noise)]
-        )
-        trial = old.position + moves[jnp.minimum(old.phase, SPREAD)]
-        value, gradient = evaluate(trial)
-        is_finite = jnp.isfinite(value) & jnp.isfinite(gradient).all()
-        old = old._replace(num_gradients=old.num_gradients + 1)
-        afterwards = (
-            _begin(old, value, gradient),
-            _measured(old, gradient, is_finite),
-            _climbed(old, trial, value, gradient, is_finite),
-            _spread(old, trial, value, gradient, is_finite),
-        )
-        place = jax.tree.map(
-            lambda *options: jnp.stack(options)[jnp.minimum(old.phase, SPREAD)], *afterwards
-        )
+        column = (jnp.arange(dim) == old.num_done).astype(dtype)
+        slopes = old.root.T @ old.gradient
+        sign = jnp.where(slopes @ column < 0, -1.0, 1.0).astype(dtype)  # uphill
+        ahead = slopes + jnp.where(old.phase == SPREAD, noise, jnp.zeros_like(noise))
+        whitened = jnp.where(old.phase == MEASURE, sign * column, old.step * ahead)
+        move = old.root @ jnp.where(old.phase == LOOK, jnp.zeros_like(whitened), whitened)
+        value, gradient = evaluate(old.position + move)
+        difference = sign * (old.root.T @ (gradient - old.gradient))
+        place = _walk(_note(old, column, difference), old, move, slopes, value, gradient)
         is_measured = (place.phase == MEASURE) & (place.num_done == dim)
         return run_if_due(is_measured, _turn_frame, jax.random.key(0), place)
 
     return jax.lax.while_loop(goes_on, turn, first)
+
+
+def _note(old: Place, column: Vector, difference: Vector) -> Place:
+    """Note a column that was measured. A step to where the density is not finite was far too
+    long."""
+    is_finite = jnp.isfinite(difference).all()
+    difference = jnp.where(is_finite, difference, -column / LONGER)
+    is_own = (column > 0) & (old.phase == MEASURE)
+    columns = jnp.where(is_own[None], difference[:, None], old.differences)
+    return old._replace(differences=columns)
+
+
+def _walk(
+    noted: Place, old: Place, move: Vector, slopes: Vector, value: Scalar, gradient: Vector
+) -> Place:
+    """Take the step or make it shorter, and decide what comes next."""
+    dim, half = len(move), len(move) / 2
+    is_climbing, is_measuring = old.phase == CLIMB, old.phase == MEASURE
+    is_finite = jnp.isfinite(value) & jnp.isfinite(gradient).all()
+    slope, rise = jnp.sum(slopes**2), value - old.logdensity
+    predicted = old.step * slope
+    slack = 4 * jnp.finfo(value.dtype).eps * jnp.abs(old.logdensity)  # rounding
+    least = jnp.where(is_climbing, ENOUGH * predicted - slack, -half - 4 * math.sqrt(half))
+    is_high = (rise >= least) | (old.phase == LOOK)
+    is_taken = is_finite & is_high & ~is_measuring
+    is_climbed = is_taken & is_climbing
+    # refused: where a parabola through both values has its top, within limits
+    top = jnp.clip(predicted / (2 * (predicted - rise)), 0.1, 0.5)
+    shorter = old.step * jnp.where(is_climbing & is_finite, top, jnp.where(is_climbing, 0.1, 0.5))
+    tries = jnp.where(is_taken | is_measuring, 0, old.tries + 1)
+
+    root, volume = _update_root(old, move, slope, gradient)
+    is_usable = is_climbed & jnp.isfinite(root).all() & jnp.isfinite(volume)
+    root, volume = jnp.where(is_usable, root, old.root), jnp.where(is_usable, volume, old.volume)
+    num_done = old.num_done + (is_measuring | is_climbed).astype(int)
+    is_near = jnp.sum((root.T @ gradient) ** 2) <= bulk(dim)
+    is_over = is_climbed & (is_near | (num_done >= 20 + 2 * dim))
+    is_over = (old.phase == LOOK) | (is_climbing & (is_over | (tries > MOST_TRIES)))
+    is_done = (old.phase == SPREAD) & (is_taken | (tries > MOST_TRIES))
+    phase = jnp.where(is_done, DONE, old.phase)
+    # measure, unless this has been done often enough
+    phase = jnp.where(is_over, jnp.where(old.rounds < MOST_ROUNDS, MEASURE, SPREAD), phase)
+    return noted._replace(
+        position=jnp.where(is_taken, old.position + move, old.position),
+        logdensity=jnp.where(is_taken, value, old.logdensity),
+        gradient=jnp.where(is_taken, gradient, old.gradient),
+        root=root,
+        volume=volume,
+        phase=phase,
+        step=jnp.where(is_taken | is_measuring | is_over, jnp.ones_like(shorter), shorter),
+        num_done=jnp.where(is_over, 0, num_done),
+        tries=jnp.where(is_over, 0, tries),
+        passes=jnp.where(is_over, 0, old.passes),
+        rounds=old.rounds + is_over.astype(int),
+        num_gradients=old.num_gradients + 1,
+    )
+
+
+def _update_root(old: Place, s: Vector, slope: Scalar, gradient: Vector) -> tuple[Matrix, Scalar]:
+    """Return R and log |det R| after a BFGS update; |det (I - s w')| = |1 - s'w|."""
+    g, t = old.gradient, old.step
+    expected = t**2 * slope  # s'y, if R R' is the inverse Hessian
+    y = g - gradient
+    y = y + jnp.maximum(0.0, LEAST_CURVATURE * expected - s @ y) / expected * t * g
+    w = y / (s @ y) - t * g / jnp.sqrt((s @ y) * expected)
+    root = old.root - s[:, None] * (w @ old.root)[None]
+    return root, old.volume + jnp.log(jnp.abs(1 - s @ w))
+
+
+def _turn_frame(key: PRNGKey, old: Place) -> Place:
+    """Make the measured Hessian the identity, up to signs. Then measure again, climb or arrive."""
+    del key
+    dim, dtype = len(old.root), old.root.dtype
+    curvatures, turn = jnp.linalg.eigh(-(old.differences + old.differences.T) / 2)
+    sizes = jnp.abs(curvatures)
+    least = jnp.maximum(LONGER, math.sqrt(jnp.finfo(dtype).eps) * jnp.max(sizes))
+    scales = jnp.sqrt(jnp.maximum(sizes, least))
+    root, volume = (old.root @ turn) / scales[None], old.volume - jnp.sum(jnp.log(scales))
+    is_usable = jnp.isfinite(root).all()
+    root = jnp.where(is_usable, root, old.root / 10)
+    volume = jnp.where(is_usable, volume, old.volume - dim * math.log(10))
+    is_trusted = is_usable & (jnp.max(sizes) <= TOO_LONG) & jnp.all(sizes >= least)
+    is_again = ~is_trusted & (old.passes + 1 < MOST_PASSES)
+    slope = jnp.sum((root.T @ old.gradient) ** 2)
+    has_arrived = ~is_again & (slope <= bulk(dim))
+    return old._replace(
+        root=root,
+        phase=jnp.where(is_again, MEASURE, jnp.where(has_arrived, SPREAD, CLIMB)),
+        num_done=jnp.zeros_like(old.num_done),
+        passes=old.passes + 1,
+        is_flat=jnp.min(sizes) < LONGER,
+        volume=volume,
+        evidence=old.logdensity + jnp.minimum(slope, bulk(dim)) / 2 + volume,
+    )
 
 
 def leave_behind(places: Place) -> Place:
@@ -142,119 +217,11 @@ def leave_behind(places: Place) -> Place:
     return moved._replace(num_gradients=places.num_gradients)
 
 
-def pool_roots(roots: Float[Array, "chains dim dim"]) -> Matrix:
-    """Return R with (R R')^-1 the mean of the chains' (R R')^-1."""
-    inverses = jnp.linalg.inv(roots).reshape(-1, roots.shape[2]) / len(roots) ** 0.5
-    return jnp.linalg.inv(jnp.linalg.qr(inverses, mode="r"))
+def pool_roots(roots: Float[Array, "chains dim dim"]) -> Root:
+    """Return R with R R' the mean of the chains' R R'."""
+    return jnp.concatenate(list(roots), axis=1) / len(roots) ** 0.5
 
 
 def bulk(dim: int) -> float:
     """Return the largest |R' g|^2 at which a chain has arrived."""
     return dim + 4 * math.sqrt(2 * dim)
-
-
-def _begin(old: Place, value: Scalar, gradient: Vector) -> Place:
-    return _measure_next(old._replace(logdensity=value, gradient=gradient))
-
-
-def _measure_next(old: Place) -> Place:
-    """Measure here, unless this has been done often enough."""
-    none = jnp.zeros_like(old.num_done)
-    phase = jnp.where(old.rounds < MOST_ROUNDS, MEASURE, SPREAD)
-    rounds, step = old.rounds + 1, jnp.ones_like(old.step)
-    return old._replace(
-        phase=phase, num_done=none, tries=none, passes=none, rounds=rounds, step=step
-    )
-
-
-def _uphill(old: Place) -> Scalar:
-    """Return the sign of the slope along the column that is measured."""
-    column = old.root[:, jnp.minimum(old.num_done, len(old.position) - 1)]
-    return jnp.where(column @ old.gradient < 0, -1.0, 1.0).astype(column.dtype)
-
-
-def _measured(old: Place, gradient: Vector, is_finite: Flag) -> Place:
-    """Note a column. A step to where the density is not finite was far too long."""
-    difference = _uphill(old) * (old.root.T @ (gradient - old.gradient))
-    own = jnp.arange(len(difference)) == old.num_done
-    difference = jnp.where(is_finite, difference, jnp.where(own, -1 / LONGER, 0.0))
-    columns = jnp.where(own[None], difference[:, None], old.differences)
-    return old._replace(differences=columns, num_done=old.num_done + 1)
-
-
-def _turn_frame(key: PRNGKey, old: Place) -> Place:
-    """Make the measured Hessian the identity, up to signs. Then measure again, climb or arrive."""
-    del key
-    dtype = old.root.dtype
-    curvatures, turn = jnp.linalg.eigh(-(old.differences + old.differences.T) / 2)
-    sizes = jnp.abs(curvatures)
-    least = jnp.maximum(LONGER, math.sqrt(jnp.finfo(dtype).eps) * jnp.max(sizes))
-    root = (old.root @ turn) / jnp.sqrt(jnp.maximum(sizes, least))[None]
-    is_usable = jnp.isfinite(root).all()
-    root = jnp.where(is_usable, root, old.root / 10)
-    is_trusted = is_usable & (jnp.max(sizes) <= TOO_LONG) & jnp.all(sizes >= least)
-    is_again = ~is_trusted & (old.passes + 1 < MOST_PASSES)
-    slope = jnp.sum((root.T @ old.gradient) ** 2)
-    has_arrived = ~is_again & (slope <= bulk(len(root)))
-    top = old.logdensity + jnp.minimum(slope, bulk(len(root))) / 2
-    none = jnp.zeros_like(old.num_done)
-    return old._replace(
-        root=root,
-        phase=jnp.where(is_again, MEASURE, jnp.where(has_arrived, SPREAD, CLIMB)),
-        step=jnp.ones_like(old.step),
-        num_done=none,
-        tries=none,
-        passes=old.passes + 1,
-        has_arrived=has_arrived,
-        is_flat=jnp.min(sizes) < LONGER,
-        evidence=top + jnp.linalg.slogdet(root)[1],
-    )
-
-
-def _climbed(old: Place, trial: Vector, value: Scalar, gradient: Vector, is_finite: Flag) -> Place:
-    slope = jnp.sum((old.root.T @ old.gradient) ** 2)
-    rise, predicted = value - old.logdensity, old.step * slope
-    slack = 4 * jnp.finfo(value.dtype).eps * jnp.abs(old.logdensity)  # rounding
-    is_accepted = is_finite & (rise >= ENOUGH * predicted - slack)
-    # refused: where a parabola through both values has its top, within limits
-    top = old.step * jnp.clip(predicted / (2 * (predicted - rise)), 0.1, 0.5)
-    shorter = old._replace(step=jnp.where(is_finite, top, old.step / 10), tries=old.tries + 1)
-    root = _update_root(old, gradient)
-    higher = old._replace(
-        position=trial,
-        logdensity=value,
-        gradient=gradient,
-        root=jnp.where(jnp.isfinite(root).all(), root, old.root),
-        step=jnp.ones_like(old.step),
-        num_done=old.num_done + 1,
-        tries=jnp.zeros_like(old.tries),
-    )
-    new = _choose(is_accepted, higher, shorter)
-    is_near = jnp.sum((new.root.T @ new.gradient) ** 2) <= bulk(len(trial))
-    is_long = new.num_done >= 20 + 2 * len(trial)
-    is_over = (is_accepted & (is_near | is_long)) | (new.tries > MOST_TRIES)
-    return _choose(is_over, _measure_next(new), new)
-
-
-def _update_root(old: Place, gradient: Vector) -> Matrix:
-    g, t = old.gradient, old.step
-    whitened = old.root.T @ g
-    s, y = t * (old.root @ whitened), g - gradient
-    expected = t**2 * jnp.sum(whitened**2)  # s'y, if R R' is the inverse Hessian
-    lacking = jnp.maximum(0.0, LEAST_CURVATURE * expected - s @ y) / expected
-    y = y + lacking * t * g
-    w = y / (s @ y) - t * g / jnp.sqrt((s @ y) * expected)
-    return old.root - s[:, None] * (w @ old.root)[None]
-
-
-def _spread(old: Place, trial: Vector, value: Scalar, gradient: Vector, is_finite: Flag) -> Place:
-    half = len(trial) / 2
-    is_accepted = is_finite & (value >= old.logdensity - half - 4 * math.sqrt(half))
-    there = old._replace(position=trial, logdensity=value, gradient=gradient)
-    new = _choose(is_accepted, there, old._replace(step=old.step / 2, tries=old.tries + 1))
-    is_over = is_accepted | (new.tries > MOST_TRIES)
-    return new._replace(phase=jnp.where(is_over, DONE, SPREAD))
-
-
-def _choose(condition: Flag, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
