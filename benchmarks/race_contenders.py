@@ -59,6 +59,7 @@ def momentem_default(posterior: Posterior, num_chains: int) -> Runner:
             int(trace[group].to_dataset()["n_steps"].sum())
             for group in ("warmup_sample_stats", "sample_stats")
         )
+        warmup += int(trace["em"].to_dataset()["way_in_gradients"][0].sum())
         positions = trace["posterior"].to_dataset()["position"].values
         return Run(positions, warmup, draws, trace.attrs["sampling_time"])
 

@@ -30,7 +30,7 @@ from momentem.types import Count, Flag, Scalar
 __all__ = ["LEVELS", "Proposal", "refined_path"]
 
 LEVELS = 6  # steps are at most 64 times shorter
-TOLERANCE = 2.0  # of H; below the usual step size errors of a well tuned path are a quarter of it
+TOLERANCE = 3.0  # of H: a path that just passes is accepted once in twenty times
 
 
 class Proposal(NamedTuple):

@@ -26,8 +26,9 @@ and changes the mass no more than Monte Carlo error would,
 
 if the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
 the mean of their variances) and it does not rise. Where the mass goes on changing, because draws
-are slow and its estimates noisy, BUDGET gradients per chain are enough. Draws then come from the
-same compiled program, in which no M-step is taken any more.
+are slow and its estimates noisy, BUDGET gradients per chain are enough; where the chains do not
+agree, because they are in separate places, PATIENCE are. Draws then come from the same compiled
+program, in which no M-step is taken any more.
 """
 
 from typing import Any, NamedTuple
@@ -67,6 +68,7 @@ TOLERANCE, NOISE = 0.1, 0.5
 LEAST, PER_DIMENSION = 100, 4.0
 DISAGREEMENT = 0.1
 BUDGET = 1000.0  # gradients per chain after which the mass need not stay the same
+PATIENCE = 1500.0  # after which the chains need not agree
 DENSE = 200  # dimension up to which there is a way in
 WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all directions
 WINDOW = 5  # draws in the window of a low-rank mass, per direction
@@ -264,7 +266,8 @@ def _judge(
     is_same = (change <= TOLERANCE + NOISE * jnp.sqrt(dim / size)) | (spent > BUDGET)
     height = jnp.mean(moments.mean)
     is_rising = height - old.height > jnp.sqrt(jnp.mean(moments.covariance))
-    is_telling = (size >= max(LEAST, PER_DIMENSION * dim)) & _do_agree(moments)
+    is_enough = size >= max(LEAST, PER_DIMENSION * dim)
+    is_telling = is_enough & (_do_agree(moments) | (spent > PATIENCE))
     path = path_length.lengthen(turns, old.em.learnt.path, shortest, LONGEST)
     is_settled = is_telling & is_same & ~is_rising & ~em.learning["is_refused"]
     length = jnp.where(is_rising, old.em.e_step.size, em.e_step.size)
