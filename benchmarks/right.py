@@ -61,7 +61,8 @@ class Case(NamedTuple):
 def rows(axes: plt.Axes, values: np.ndarray, label: str) -> None:
     """Draw one number of every chain, one above the other in colour."""
     for chain, row in enumerate(values):
-        axes.plot(row, lw=0.6, color=plt.get_cmap("viridis")(chain / len(values)), label=f"chain {chain}")
+        colour = plt.get_cmap("viridis")(chain / len(values))
+        axes.plot(row, lw=0.6, color=colour, label=f"chain {chain}")
     axes.set(xlabel="draw", ylabel=label)
 
 
@@ -156,7 +157,8 @@ with nothing set.
 |---|---|---|
 | R-hat, rank-normalised, of every number | 1.01 | Vehtari et al. 2021 |
 | ESS of the bulk and of the 5 % and 95 % quantiles | 100 per chain | the same |
-| shape of the tails, Pareto k | 0.7 | Vehtari et al. 2024 |
+| shape of the tails, 1/nu of a density like x^-(1 + nu) | 0.6 | Hill 1975 |
+| E-BFMI | 0.3 | Betancourt 2016 |
 | divergences: paths that lose their energy even in the shortest steps | none | Betancourt 2017 |
 | a chain that stays at one point | 5 % of its draws | |
 | rounding of the log density in float32 | 0.2 | |

@@ -5,6 +5,8 @@
                posterior holds them
     flat       no curvature on the way in, however long the steps
     heavy      scores far out that pull no harder than those of a tail |x|^-(1 + nu), nu near 1
+    variance   a tail of one number that falls as slowly as one with infinite variance
+    energy     energies that change little when the momentum is drawn anew
     coarse     the log density is so large that its rounding is felt: float32 holds 7 digits
     stuck      a chain that stayed where it was for a long time
 
@@ -17,13 +19,16 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Float
 
-__all__ = ["coarse", "drift", "flat", "heavy", "places", "stuck"]
+__all__ = ["coarse", "drift", "flat", "heavy", "no_variance", "places", "slow_energy", "stuck"]
 
 GAP = 2.0  # between chains, in standard deviations within them, that says they are apart
 GROWTH = 2.0  # of the spread from one half of the run to the next
 ROUNDING = 0.2  # of the log density: an acceptance rate is then off by as much
 FAR, FAR_OUT = 0.02, 4.0  # share of draws that are far out, and how far, in standard deviations
 HEAVY = 2.0  # nu below which a tail is not explored
+HEAVY_SHAPE = 0.6  # that a tail with infinite variance has, estimated so
+LEAST_SHARE = 0.3  # E-BFMI, as in Stan
+LEAST_DRAWS = 400  # for what is estimated from tails
 LONG_STAY = 0.05  # of a chain's draws
 Draws = Float[np.ndarray, "chains draws"]
 
@@ -84,6 +89,45 @@ def heavy(draws: Mapping[str, Draws], reach: Draws, tail_index: Draws) -> str:
         f"the tail of {name} falls like |x|^-{1 + index.mean():.2g}, too slowly for chains to see "
         "enough of it: quantiles far out are not reliable, and its mean may not exist; give it a "
         "prior with lighter tails, or sample a transform of it, such as its logarithm or arcsinh"
+    )
+
+
+def no_variance(draws: Mapping[str, Draws]) -> str:
+    """Say which number has a tail so heavy that its variance is infinite, or nearly so.
+
+    The shape 1 / nu of a tail |x|^-(1 + nu) is estimated as Hill (1975) does, from the tenth that
+    is farthest from the median. It is .3 for a Gaussian, and .5 where the variance is infinite.
+    """
+    if next(iter(draws.values())).size < LEAST_DRAWS:
+        return ""
+    shapes = {name: max(_tail_shape(rows), _tail_shape(-rows)) for name, rows in draws.items()}
+    name = max(shapes, key=lambda name: shapes[name])
+    if not shapes[name] > HEAVY_SHAPE:
+        return ""
+    return (
+        f"{name} has a tail that falls like |x|^-{1 + 1 / shapes[name]:.2g}: its variance is "
+        "infinite or nearly so, and Monte Carlo errors of its mean and standard deviation are not "
+        "reliable; report quantiles"
+    )
+
+
+def _tail_shape(rows: Draws) -> float:
+    above = rows.ravel() - np.median(rows)
+    edge = float(np.quantile(above, 0.9))
+    return float(np.log(above[above > edge] / edge).mean()) if edge > 0 else 0.0
+
+
+def slow_energy(energies: Draws) -> str:
+    """Say that a fresh momentum changes the energy too little (Betancourt 2016)."""
+    with np.errstate(all="ignore"):
+        shares = (np.diff(energies, axis=1) ** 2).mean(axis=1) / energies.var(axis=1)
+    chain = int(np.argmin(shares))
+    if not shares[chain] < LEAST_SHARE or energies.size < LEAST_DRAWS:
+        return ""
+    return (
+        f"energies of chain {chain} change by {shares[chain]:.2g} of their variance from draw to "
+        f"draw (E-BFMI), below {LEAST_SHARE}: tails are too heavy, or the posterior is a funnel; "
+        "use priors with lighter tails, or reparametrise"
     )
 
 

@@ -21,7 +21,6 @@ __all__ = [
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
 MIN_ESS_PER_CHAIN = 100  # likewise
-MAX_PARETO = 0.7  # Vehtari et al. (2024): beyond it, errors of means are unknown
 TAILS = 0.05, 0.95  # quantiles whose ESS is that of the tails
 APART = 1.1  # above this R-hat, chains are in different places and more draws do not help
 MAX_HEAT = 0.02  # error of the kinetic temperature, beyond its Monte Carlo error
@@ -212,25 +211,19 @@ def _find_causes(
         or causes.places(worst, draws, heights)
     )
     first = next(iter(checked.values())).values
+    rows = {str(name): values.values for name, values in checked.items()}
     tail = ""
     if "tail_index" in stats and first.shape == stats["reach"].shape:  # if draws are not thinned
-        rows = {str(name): values.values for name, values in checked.items()}
         tail = causes.heavy(rows, stats["reach"].values, stats["tail_index"].values)
-    others = [causes.stuck(np.diff(first, axis=1) != 0), tail or _heavy_tail(checked)]
+    energies = stats["energy"].values if "energy" in stats else None
+    others = [
+        causes.stuck(np.diff(first, axis=1) != 0),
+        tail or causes.no_variance(rows),
+        "" if energies is None else causes.slow_energy(energies),
+    ]
     if heights is not None:
         others.append(causes.coarse(heights))
     return cause, [message for message in others if message]
-
-
-def _heavy_tail(checked: "xarray.Dataset") -> str:
-    """Say which scalar has the heaviest tail, if its mean cannot be relied on."""
-    name, shape = _find_worst(checked.azstats.pareto_khat(), largest=True)
-    if not shape > MAX_PARETO:
-        return ""
-    return (
-        f"{name} has so heavy a tail (Pareto k is {shape:.2f}, above {MAX_PARETO}) that its mean "
-        "and standard deviation are not reliable: report quantiles"
-    )
 
 
 def is_short(found: Convergence | None) -> bool:
