@@ -2,6 +2,7 @@
 
     MOMENTEM_DATA=... python benchmarks/trusted.py [--seeds 0 1 …] [--dtypes float64 float32]
         [--contenders momentem nuts nuts-dense] [--only NAME ...] [--csv FILE]
+    python benchmarks/trusted.py --csv FILE --page docs/trusted.md
 
 `mt.sample(target)` with nothing set runs on every posterior of `trusted_posteriors`, over seeds and
 dtypes. A run is right if R-hat < 1.01, bulk and tail ESS > 400, and its means, standard deviations
@@ -10,7 +11,8 @@ means within a tenth of a standard deviation. A run that is wrong without a warn
 there must be none. NumPyro's NUTS can run too, with a diagonal and a dense mass.
 
 Per run: gradients per chain in warm-up (the way in included) and in draws; ESS, the smallest of
-bulk and tail, per 1,000 gradients, warm-up counted.
+bulk and tail, per 1,000 gradients, warm-up counted. `--page` writes the runs of a CSV file as a
+page.
 """
 
 import argparse
@@ -105,11 +107,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--csv", type=Path, default=Path("trusted.csv"))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--page", type=Path, help="write the page, and run nothing")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         contender, name = options.worker
         return work(contender, name, options.seeds)
+    if options.page:
+        options.page.write_text(page(list(csv.DictReader(options.csv.open()))))
+        return None
 
     from concurrent.futures import ThreadPoolExecutor
 
@@ -152,6 +158,60 @@ def work(contender: str, name: str, seeds: list[int]) -> None:
     for seed in seeds:
         found = run_one(contender, name, seed)
         rows.writerow({"posterior": name, "contender": contender, "seed": seed, **found})
+
+
+PAGE = """# Nineteen posteriors with trusted answers
+
+Made by `python benchmarks/trusted.py`, with nothing set: 4 chains, starts at 0 ± 1 on the
+unconstrained scale. The posteriors and their reference draws are those of
+[posteriordb](https://github.com/stan-dev/posteriordb). A run is *right* if R-hat < 1.01, bulk
+and tail ESS > 400, means, standard deviations and the quantiles at 1 % and 99 % are within 5
+combined Monte Carlo errors of the reference, and means within a tenth of a standard deviation. A
+run that is not right is *warned* of, or *silent*. ESS is the smallest of bulk and tail;
+gradients are per chain, and those of the way in and of warm-up count. Medians over seeds, and
+the largest warm-up.
+"""
+
+
+def page(rows: list[dict]) -> str:
+    """Return the page of a table of runs."""
+    parts = [PAGE]
+    for contender in dict.fromkeys(row["contender"] for row in rows):
+        for dtype in ("float64", "float32"):
+            own = [r for r in rows if (r["contender"], r["dtype"]) == (contender, dtype)]
+            parts += _table(contender, dtype, own) if own else []
+    return "\n".join(parts)
+
+
+def _table(contender: str, dtype: str, rows: list[dict]) -> list[str]:
+    from statistics import median
+
+    counts = {v: sum(r["verdict"] == v for r in rows) for v in ("right", "warned", "silent")}
+    clean = sum(r["verdict"] == "right" and not r["warnings"] for r in rows)
+    warmups = [float(r["warmup"]) for r in rows]
+    found = [
+        f"\n## {contender}, {dtype}\n",
+        f"{len(rows)} runs: {', '.join(f'{n} {v}' for v, n in counts.items())}; {clean} of the "
+        f"{counts['right']} right runs without a warning. Gradients of warm-up per chain: median "
+        f"{median(warmups):.0f}, at most {max(warmups):.0f}.\n",
+        "| posterior | right | warned | silent | warm-up | at most | ESS per 1,000 gradients |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(r["posterior"] for r in rows):
+        own = [r for r in rows if r["posterior"] == name]
+        told = [str(sum(r["verdict"] == v for r in own)) for v in counts]
+        warmup = [float(r["warmup"]) for r in own]
+        ess = median(float(r["per_gradient"]) for r in own)
+        numbers = [*told, f"{median(warmup):.0f}", f"{max(warmup):.0f}", f"{ess:.3g}"]
+        found.append(f"| {name.split('-')[1]} | {' | '.join(numbers)} |")
+    said = [r for r in rows if r["warnings"]]
+    if said:
+        found.append("\nWarnings:\n")
+    found += [
+        f"- {r['posterior'].split('-')[1]}, seed {r['seed']} ({r['verdict']}): {r['warnings']}"
+        for r in said
+    ]
+    return found
 
 
 def _line(row: dict) -> str:

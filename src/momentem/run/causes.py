@@ -25,7 +25,7 @@ GAP = 2.0  # between chains, in standard deviations within them, that says they 
 GROWTH = 2.0  # of the spread from one half of the run to the next
 ROUNDING = 0.2  # of the log density: an acceptance rate is then off by as much
 FAR, FAR_OUT = 0.02, 4.0  # share of draws that are far out, and how far, in standard deviations
-HEAVY = 2.0  # nu below which a tail is not explored
+LEAST_HEAVY, HEAVY = 0.3, 2.0  # nu between which a tail is not explored
 HEAVY_SHAPE = 0.6  # that a tail with infinite variance has, estimated so
 LEAST_SHARE = 0.3  # E-BFMI, as in Stan
 LEAST_DRAWS = 400  # for what is estimated from tails
@@ -78,7 +78,8 @@ def heavy(draws: Mapping[str, Draws], reach: Draws, tail_index: Draws) -> str:
     is_far = reach >= np.quantile(reach, 1 - FAR)
     index = tail_index[is_far]
     error = index.std() / max(1, len(index)) ** 0.5
-    if not (reach[is_far].mean() > FAR_OUT and index.mean() + 2 * error < HEAVY):
+    is_heavy = LEAST_HEAVY < index.mean() < HEAVY - 2 * error  # below: no tail, but a curved place
+    if not (reach[is_far].mean() > FAR_OUT and is_heavy):
         return ""
     distances = {
         name: np.abs(rows[is_far] - np.median(rows)).mean() / (_quartile_range(rows) or 1)
