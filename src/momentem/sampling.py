@@ -24,6 +24,7 @@ from momentem.run.plan import Here, Plan, Sink
 from momentem.samplers import sghmc_em, tuned_hmc_em
 from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_target
 from momentem.targets._starts import given_starts, starts
+from momentem.targets.origin import Labels, label_data, small_data
 from momentem.targets.parameters import parameter_forms
 from momentem.types import Sampler
 
@@ -71,8 +72,9 @@ def sample(
             Default: overdispersed starts around `initial`.
         spread: half-width of those starts, on the unconstrained scale.
         progress: show a progress bar, in a terminal.
-        dims: names of the dimensions of parameters, as in ArviZ.
-        coords: labels along dimensions, as in ArviZ.
+        dims: names of the dimensions of parameters, as in ArviZ. Default: the plates of a NumPyro
+            model, and the dims of a PyMC model.
+        coords: labels along dimensions, as in ArviZ. Default: those of a PyMC model.
         out: a new folder for a run log: draws go to the disk as they come, memory does not grow
             with their number, and `momentem.resume` goes on after a crash, to the same bits.
             Default: draws are kept in memory.
@@ -86,8 +88,9 @@ def sample(
             same script starts a run and goes on with it after a crash.
 
     Returns:
-        A DataTree in ArviZ's schema, with an `em` group if anything was learnt. With `out`, its
-        arrays are read from the folder when they are used. Ctrl-C returns what was drawn so far.
+        A DataTree in ArviZ's schema, with an `em` group if anything was learnt, and with the data
+        in `observed_data` and `constant_data` if they are at most a million numbers. With `out`,
+        draws are read from the folder when they are used. Ctrl-C returns what was drawn so far.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt
@@ -205,6 +208,7 @@ def make_plan(
         raise ValueError(f"thin must be at most num_draws = {num_draws}, got {sizes['thin']}")
     forms = parameter_forms(target)
     _check_labels(forms, dims, coords)
+    dims, coords = _add_labels(target, forms, dims, coords)
     kept = _check_keep(list(forms), keep)
     return Plan(
         num_draws=int(num_draws),
@@ -215,6 +219,28 @@ def make_plan(
         coords=coords,
         most_draws=max(most_draws, int(num_draws)),
     )
+
+
+def _add_labels(
+    target: AnyTarget,
+    forms: Mapping[str, Any],
+    dims: Mapping[str, Sequence[str]] | None,
+    coords: Mapping[str, Any] | None,
+) -> tuple[Mapping[str, Sequence[str]] | None, Mapping[str, Any] | None]:
+    """Return the labels that were given, and those of the target's model where none were."""
+    if target.origin is None:
+        return dims, coords
+    labels: Labels = target.origin.labels
+    known = {name: names for name, names in labels.dims.items() if name in forms}
+    dims = known | dict(dims or {})
+    used = {dim for names in dims.values() for dim in names}
+    theirs = {name: values for name, values in labels.coords.items() if name in used}
+    coords = theirs | dict(coords or {})
+    try:
+        _check_labels(forms, dims, coords)
+    except ValueError as error:
+        raise ValueError(f"{error}; the model names {known}, and coords {sorted(theirs)}") from None
+    return dims or None, coords or None
 
 
 def open_sink(
@@ -262,7 +288,7 @@ def run_to_end(
     try:
         while True:
             sampler = complete(target, sampler, plan, sink, progress, mesh)
-            trace = sink.trace()
+            trace = _with_data(sink.trace(), target)
             found = convergence(trace) if is_judged and is_first() else None
             is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
             if is_last or not agree(int(is_short(found))):
@@ -272,6 +298,16 @@ def run_to_end(
         sink.close()
     if is_first():
         warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged)
+    return trace
+
+
+def _with_data(trace: "xarray.DataTree", target: AnyTarget) -> "xarray.DataTree":
+    """Return the trace with the model's data, if they are few, in ArviZ's groups."""
+    from xarray import DataTree
+
+    labels = Labels() if target.origin is None else target.origin.labels
+    for group, arrays in small_data(target.origin).items():
+        trace[group] = DataTree(label_data(arrays, labels))
     return trace
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "constrain",
     "kept_values",
     "logdensity",
+    "observed_value",
     "run_with_kept",
     "sites",
     "unconstrain",
@@ -50,7 +51,10 @@ class Site(NamedTuple):
 
 def _site(message: dict[str, Any]) -> Site:
     plates = {frame.name: frame.dim for frame in message.get("cond_indep_stack") or ()}
-    site = Site(message["type"], tuple(message.get("args") or ()), plates)
+    args = tuple(message.get("args") or ()) if message["type"] == "plate" else ()
+    site = Site(message["type"], args, plates)
+    if site.kind == "deterministic":
+        return site._replace(value_shape=jnp.shape(message["value"]))
     if site.kind != "sample":
         return site
     law, value = message["fn"], message["value"]
@@ -89,6 +93,15 @@ def sites(model: Callable) -> dict[str, Site]:
 def kept_values(model: Callable) -> dict[str, Any]:
     """Return the values that the model gives its `param` sites."""
     return {name: m["value"] for name, m in _trace(model).items() if _site(m).is_kept}
+
+
+def observed_value(model: Callable, name: str) -> Any:
+    """Return the data of an observed site. The model is run, but only the data are computed."""
+
+    def look() -> Any:
+        return jnp.asarray(_trace(model)[name]["value"])
+
+    return jax.jit(look)()
 
 
 def run_with_kept(model: Callable, kept: dict[str, Any]) -> Any:

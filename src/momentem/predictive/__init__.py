@@ -1,0 +1,9 @@
+"""What a posterior says of data: predictions, their scores, log likelihoods, cross-validation."""
+
+from momentem.predictive._loo import loo
+from momentem.predictive._predict import Prediction, predict
+from momentem.predictive._prior import prior_predictive
+from momentem.predictive.log_likelihoods import log_likelihood
+from momentem.predictive.scoring import scores
+
+__all__ = ["Prediction", "log_likelihood", "loo", "predict", "prior_predictive", "scores"]
