@@ -67,15 +67,20 @@ if TYPE_CHECKING:
     from momentem.predictive import Prediction as Prediction
     from momentem.predictive import log_likelihood as log_likelihood
     from momentem.predictive import loo as loo
+    from momentem.predictive import plot as plot
     from momentem.predictive import predict as predict
     from momentem.predictive import prior_predictive as prior_predictive
+    from momentem.predictive import report as report
     from momentem.predictive import scores as scores
 
 BRIDGES = (
     *("from_blackjax", "from_numpyro", "from_pymc", "nuts", "pymc_labels"),
     *("to_blackjax", "to_numpyro"),
 )
-PREDICTIVE = ("Prediction", "log_likelihood", "loo", "predict", "prior_predictive", "scores")
+PREDICTIVE = (
+    *("Prediction", "log_likelihood", "loo", "plot", "predict", "prior_predictive", "report"),
+    "scores",
+)
 LAZY = {  # imported when first used, because NumPyro takes longer to import than all the rest
     "constraints": "numpyro.distributions.constraints",
     "testing": "momentem.testing",
@@ -143,9 +148,11 @@ __all__ = [
     "monte_carlo_em",
     "nphmc",
     "nuts",
+    "plot",
     "predict",
     "prior_predictive",
     "pymc_labels",
+    "report",
     "resume",
     "rhmc",
     "riemannian",

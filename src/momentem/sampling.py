@@ -26,7 +26,7 @@ from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_targe
 from momentem.targets._starts import given_starts, starts
 from momentem.targets.origin import Labels, label_data, small_data
 from momentem.targets.parameters import parameter_forms
-from momentem.types import Sampler
+from momentem.types import Kernel, Sampler
 
 if TYPE_CHECKING:
     import xarray
@@ -100,6 +100,7 @@ def sample(
         {'chain': 4, 'draw': 500, 'x_dim_0': 3}
     """
     check_target(target)
+    _check_seed(seed)
     moving = choose_sampler(target, sampler)
     may_double = sampler is None and not isinstance(target, StochasticTarget)
     sizes = {"num_warmup": num_warmup, "num_chains": num_chains, "seed": seed, "thin": thin}
@@ -159,13 +160,14 @@ def resume(
 
 
 def load(folder: str | os.PathLike[str]) -> "xarray.DataTree":
-    """Return what a run log holds: while its run is going, after it, or after a crash.
+    """Return what a run log holds: while its run is going, after it, or after a crash. A file
+    that `momentem export` or xarray has written is opened too.
 
     Arrays are read from the folder when they are used, and need no memory until then; `.load()`
     reads them all. A segment that is not whole is warned of, and the trace ends before it.
 
     Args:
-        folder: written by `sample(out=…)`.
+        folder: written by `sample(out=…)`, or a file (.nc) or Zarr folder with a trace.
 
     Returns:
         A DataTree, as `sample` returns it.
@@ -180,12 +182,26 @@ def load(folder: str | os.PathLike[str]) -> "xarray.DataTree":
         1000
         >>> del trace; folder.cleanup()
     """
+    from momentem.run.exported import is_exported, open_exported
     from momentem.run.log.join import open_parts, stored_trace
 
+    if is_exported(Path(folder)):
+        return open_exported(Path(folder))
     runs, faults = open_parts(Path(folder))
     for fault in faults:
         warn(fault)
     return stored_trace(runs, is_cut=bool(faults))
+
+
+def _check_seed(seed: Any) -> None:
+    """Refuse a JAX key in place of a seed."""
+    if isinstance(seed, jax.Array) and (
+        seed.ndim or jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+    ):
+        raise TypeError(
+            "seed must be a whole number, got a JAX key; write seed=0, from which momentem makes "
+            "its keys"
+        )
 
 
 def make_plan(
@@ -315,9 +331,13 @@ def choose_sampler(target: AnyTarget, sampler: Sampler | None) -> Sampler:
     """Return the sampler, or the default for the target."""
     if sampler is None:
         return sghmc_em(target) if isinstance(target, StochasticTarget) else tuned_hmc_em(target)
-    check_instance(
-        Sampler, "e.g. momentem.hmc(target, …), or fixed(kernel, learnt)", sampler=sampler
-    )
+    remedy = "e.g. momentem.hmc(target, …), momentem.nuts(target), or fixed(kernel, learnt)"
+    if isinstance(sampler, Kernel):
+        remedy = (
+            "a kernel leaves its mass and step size open: give momentem.nuts(target) for "
+            "BlackJAX's NUTS, or momentem.fixed(kernel, momentem.Learnt(mass, step_size))"
+        )
+    check_instance(Sampler, remedy, sampler=sampler)
     return sampler
 
 

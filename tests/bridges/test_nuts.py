@@ -56,6 +56,7 @@ def test_a_mass_that_is_not_learnt_is_noticed(target, monkeypatch):
         check_nuts(other, mt.nuts(other))
 
 
+@pytest.mark.validate
 def test_the_exported_step_is_right_for_leapfrog():
     """The default's steps rotate: 2.36 is beyond the limit of leapfrog, 2, where draws have the
     wrong spread. The exported one accepts, and the spread is right to 5 standard errors of 1,000
@@ -86,6 +87,7 @@ def test_leapfrog_step_of_a_harder_target():
     assert leapfrog_step(mt.Learnt(mass, 0.5)) == 0.5
 
 
+@pytest.mark.validate
 def test_to_numpyro_runs_there():
     def model():
         numpyro.sample("b", dist.Normal(0.0, 10.0))

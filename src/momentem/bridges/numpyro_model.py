@@ -25,7 +25,11 @@ __all__ = [
     "run_with_kept",
     "sites",
     "unconstrain",
+    "unwrap",
 ]
+
+
+WRAPPERS = {"ExpandedDistribution", "Independent", "MaskedDistribution"}
 
 
 class Site(NamedTuple):
@@ -61,7 +65,7 @@ def _site(message: dict[str, Any]) -> Site:
     is_latent, is_discrete = not message["is_observed"], law.support.is_discrete
     is_free = is_latent and not is_discrete
     return site._replace(
-        distribution=type(law),
+        distribution=type(unwrap(law)),
         is_latent=is_latent,
         is_discrete=is_discrete,
         shape=tuple(law.shape()),
@@ -70,6 +74,13 @@ def _site(message: dict[str, Any]) -> Site:
         free_shape=biject_to(law.support).inverse_shape(law.shape()) if is_free else (),
         dtype=jnp.result_type(value),
     )
+
+
+def unwrap(law: Any) -> Any:
+    """Return the distribution inside NumPyro's wrappers, which say nothing of it."""
+    while type(law).__name__ in WRAPPERS:
+        law = law.base_dist
+    return law
 
 
 def _trace(model: Callable) -> dict[str, Any]:

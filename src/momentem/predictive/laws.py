@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from momentem.bridges.foreign import usual_promotion
+from momentem.bridges.numpyro_model import unwrap
 
 __all__ = ["BINARY", "CLASSES", "NUMBERS", "POINT", "Told", "kind_of", "tell"]
 
@@ -25,22 +26,11 @@ def _is_law(value: Any) -> bool:
     return hasattr(value, "log_prob") and hasattr(value, "sample")
 
 
-def _base(law: Any) -> Any:
-    """Return the distribution under NumPyro's wrappers."""
-    while hasattr(law, "base_dist") and type(law).__name__ in (
-        "ExpandedDistribution",
-        "Independent",
-        "MaskedDistribution",
-    ):
-        law = law.base_dist
-    return law
-
-
 def kind_of(law: Any) -> str:
     """Return which kind of datum a distribution is of."""
     if not _is_law(law):
         return POINT
-    name = type(_base(law)).__name__
+    name = type(unwrap(law)).__name__
     if name.startswith("Bernoulli"):
         return BINARY
     return CLASSES if name.startswith("Categorical") else NUMBERS
@@ -59,7 +49,7 @@ def tell(law: Any, key: Any, seen: Any, value: Any = None) -> Told:
 
 def _mean(law: Any, value: Any) -> Any:
     """Return the expectation, or the draw where NumPyro does not know it."""
-    base = _base(law)
+    base = unwrap(law)
     if kind_of(law) == CLASSES:
         probs = base.probs
         return jnp.broadcast_to(probs, (*jnp.shape(value), probs.shape[-1]))

@@ -3,6 +3,7 @@
 log p(theta | data) = log p(theta) + sum_i log p(datum_i | theta)
 """
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, overload
@@ -20,6 +21,7 @@ from momentem.targets._density import Target, build_target
 from momentem.targets._minibatch import Scheme, StochasticTarget, blocks, build_stochastic
 from momentem.targets.origin import rows_origin
 from momentem.targets.parameters import Parameters, as_parameters, check_scalar
+from momentem.targets.sources import Source
 from momentem.targets.strata import build_stratified
 from momentem.targets.streams import Stream, Window, in_window
 from momentem.types import Scalar, Vector
@@ -173,6 +175,18 @@ def _divide(mesh: Mesh, rows: np.ndarray) -> jax.Array:
 def as_rows(data: Any) -> Any:
     """Return `data` as a pytree of host arrays with one shared leading axis. Errors name the leaf
     and the row."""
+    if isinstance(data, str | os.PathLike):
+        path = os.fspath(data)
+        raise TypeError(
+            f"data must be arrays, got the path {path!r}; load it with numpy or pandas, or read it "
+            f"in windows: data=momentem.stream(momentem.sources.from_parquet({path!r}, "
+            "columns=[…])), batch_size=…"
+        )
+    if isinstance(data, Source):
+        raise TypeError(
+            "data must be arrays or a stream, got a source; write data=momentem.stream(source), "
+            "batch_size=…"
+        )
     leaves = jax.tree_util.tree_flatten_with_path(data)[0]
     if not leaves:
         raise ValueError(f"data must hold at least one array, got {data!r}")

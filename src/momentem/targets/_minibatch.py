@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from momentem.checks import check_instance
 from momentem.pytrees import Static
 from momentem.targets._density import Target
+from momentem.targets.advice import advise_on_target
 from momentem.targets.describe import describe
 from momentem.targets.parameters import Parameters
 from momentem.types import PRNGKey, Scalar, Vector
@@ -74,7 +75,7 @@ AnyTarget = Target | StochasticTarget
 
 def check_target(target: Any) -> None:
     """Refuse anything but a target."""
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
+    check_instance(AnyTarget, advise_on_target(target), target=target)
 
 
 def check_stochastic_target(target: Any) -> None:
