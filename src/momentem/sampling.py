@@ -71,7 +71,8 @@ def sample(
         positions: a start per chain, as a pytree like `initial` with a leading axis of chains.
             Default: overdispersed starts around `initial`.
         spread: half-width of those starts, on the unconstrained scale.
-        progress: show a progress bar, in a terminal.
+        progress: show progress: a bar in a terminal, a line in a notebook, and a line every half
+            a minute where output is piped.
         dims: names of the dimensions of parameters, as in ArviZ. Default: the plates of a NumPyro
             model, and the dims of a PyMC model.
         coords: labels along dimensions, as in ArviZ. Default: those of a PyMC model.

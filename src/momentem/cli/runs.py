@@ -58,19 +58,15 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def _list(given: argparse.Namespace) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     runs = find_runs(Path(given.folder))
     if not runs:
         print(f"no runs in {given.folder}; momentem.sample(target, out='run') writes one")
         return
-    table = Table(box=None)
-    for name in ("run", "state", "chains", "draws", "parameters", "divergences", "time"):
-        table.add_column(name, justify="left" if name in ("run", "state") else "right")
-    for run in runs:
-        table.add_row(str(run), *_row(run))
-    Console(soft_wrap=True).print(table)
+    rows = [["run", "state", "chains", "draws", "parameters", "divergences", "time"]]
+    rows += [[str(run), *_row(run)] for run in runs]
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip())
 
 
 def _row(run: Path) -> list[str]:

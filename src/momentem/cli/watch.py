@@ -91,7 +91,8 @@ def open_server(folder: Path, port: int, every: float) -> ThreadingHTTPServer:
                 if "posterior" in trace.children:
                     text = page(trace, refresh=refresh)
                 else:
-                    text = f"<!doctype html><meta http-equiv='refresh' content='{refresh or 1}'><p>{state_of(trace)[0]}"
+                    again = f"<meta http-equiv='refresh' content='{refresh or 1}'>"
+                    text = f"<!doctype html>{again}<p>{state_of(trace)[0]}"
             except (ValueError, OSError) as error:
                 self.send_error(500, str(error).splitlines()[0][:200])
                 return

@@ -49,5 +49,7 @@ def plot(trace: "xarray.DataTree", num_scalars: int = 4) -> Any:
         draw(next(axes))
     for axis in axes:
         axis.remove()
+    for axis in figure.axes:
+        axis.title.set_fontsize(9)
     figure.suptitle(judge(trace).text(), fontsize=11)
     return figure

@@ -171,7 +171,8 @@ def _table(table: Any) -> str:
         + "</tr>"
         for label, row in zip(table.index, table.itertuples(index=False), strict=True)
     )
-    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f"<div class='wide'><table>{table}</table></div>"
 
 
 def _picture(draw: Any, title: str) -> str:

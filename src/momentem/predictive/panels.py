@@ -77,7 +77,7 @@ def _energy(axis: Any, trace: "xarray.DataTree") -> None:
     edges = np.histogram_bin_edges(np.concatenate(both), 40)
     for values, label in zip(both, ("marginal", "change per draw"), strict=True):
         axis.hist(values, edges, histtype="step", density=True, label=label)
-    axis.set(title="energy: the two should be alike", yticks=[])
+    axis.set(title="energy: alike is good", yticks=[])
     axis.legend(fontsize=7)
 
 
@@ -99,7 +99,7 @@ def _convergence(axis: Any, trace: "xarray.DataTree") -> None:
     axis.set_yticks(places, list(sizes), fontsize=6)
     axis.invert_yaxis()
     worst = max(rhats.values())
-    axis.set(title=f"ESS (red: below {wanted}, or R-hat > {MAX_RHAT}); R-hat ≤ {worst:.3f}")
+    axis.set_title(f"ESS (red: too low), R-hat ≤ {worst:.3f}")
 
 
 def _learning(axis: Any, trace: "xarray.DataTree") -> None:
@@ -107,7 +107,7 @@ def _learning(axis: Any, trace: "xarray.DataTree") -> None:
     variances = em["inverse_mass_diagonal"].values[:, :20]
     axis.plot(em["iteration"], variances**0.5, ".-", color="C0", lw=0.6)
     axis.plot(em["iteration"], em["step_size"], "s--", color="C1", label="step size")
-    axis.set(title="learnt by M-steps: scales, step size", yscale="log", xlabel="iteration")
+    axis.set(title="learnt by M-steps", yscale="log", xlabel="iteration")
     axis.legend(fontsize=7)
 
 
