@@ -7,6 +7,7 @@ because a sampler that has settled ends warm-up early.
 
 import sys
 import time
+import uuid
 from typing import Any, Protocol, runtime_checkable
 
 __all__ = ["Progress", "describe_progress"]
@@ -64,18 +65,19 @@ class _Display(Protocol):
 
 
 def _choose_display(total: int) -> _Display:
-    if _is_notebook():
-        return _Notebook()
+    if (shell := _find_notebook()) is not None:
+        return _Notebook(shell)
     if sys.stderr is not None and sys.stderr.isatty():
         return _Terminal(total)
     return _Pipe()
 
 
-def _is_notebook() -> bool:
-    """Return whether this is a notebook's kernel. Whoever has one has imported IPython."""
+def _find_notebook() -> Any:
+    """Return the shell of the notebook's kernel that this is, or None. Whoever has one has imported
+    IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    return shell if type(shell).__name__ == "ZMQInteractiveShell" else None
 
 
 class _Terminal:
@@ -99,30 +101,22 @@ class _Terminal:
 
 
 class _Notebook:
-    def __init__(self) -> None:
-        from IPython.display import display
+    def __init__(self, shell: Any) -> None:
+        self._publisher, self._last = shell.display_pub, time.monotonic()
+        self._name = {"display_id": uuid.uuid4().hex}
+        self._publish("compiling", update=False)
 
-        self._last = time.monotonic()
-        self._handle: Any = display(_Text("compiling"), display_id=True)
+    def _publish(self, text: str, update: bool) -> None:
+        self._publisher.publish({"text/plain": text}, transient=self._name, update=update)
 
     def show(self, text: str, done: int) -> None:
         del done
         if time.monotonic() - self._last > NOTEBOOK_SECONDS:
             self._last = time.monotonic()
-            self._handle.update(_Text(text))
+            self._publish(text, update=True)
 
     def close(self, text: str) -> None:
-        self._handle.update(_Text(text))
-
-
-class _Text:
-    """Text that a notebook shows as it is, without quotes."""
-
-    def __init__(self, text: str):
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
+        self._publish(text, update=True)
 
 
 class _Pipe:
