@@ -108,8 +108,8 @@ def _show(given: argparse.Namespace) -> None:
         f"{given.folder}: {sizes['chain']} chains of {sizes['draw']:,} draws after {warm:,} of "
         f"warm-up, seed {attrs.get('seed')}, {attrs.get('sampling_time', 0):.1f} s"
     )
-    table = summary(_first_scalars(trace, given.rows))
-    print(table.head(given.rows).to_string())
+    table = summary(_first_scalars(trace, given.rows), round_to="none")
+    print(table.head(given.rows).to_string(float_format="%.4g"))
     verdict = judge(trace)
     print(verdict.text())
     for trouble in verdict.troubles:

@@ -13,7 +13,7 @@ import numpy as np
 from momentem._version import __version__
 from momentem.predictive._predict import Prediction
 from momentem.predictive.draws import check_posterior
-from momentem.predictive.panels import choose_scalars, marginal, panels, ranks, scalar_names, thin
+from momentem.predictive.panels import choose_scalars, first_scalars, marginal, panels, ranks, thin
 from momentem.run.diagnostics import summary
 from momentem.run.figures import new_figure
 from momentem.run.verdict import Verdict, judge
@@ -137,30 +137,13 @@ def _summarise(trace: "xarray.DataTree") -> tuple[Any, str]:
     total = sum(int(np.prod(array.shape[2:])) for array in posterior.data_vars.values())
     rows, chains = min(total, MOST_ROWS), posterior.sizes["chain"]
     some = thin(posterior, max(100, MOST_NUMBERS // (rows * chains)))
-    found, blocks = {}, {}
-    for label, name, place in scalar_names(some):
-        if len(found) == rows:
-            break
-        if name not in blocks:  # read once: a stored array is in segments
-            blocks = {name: _first_entries(some[name], rows)}
-        flat = blocks[name]
-        index = int(np.ravel_multi_index(place, some[name].shape[2:])) if place else 0
-        found[label] = flat[..., index]
-    table = summary(DataTree.from_dict({"posterior": dict_to_dataset(found)}))
+    found = dict(first_scalars(some, rows))
+    table = summary(DataTree.from_dict({"posterior": dict_to_dataset(found)}), round_to="none")
+    table = table.map(lambda value: f"{value:.4g}")
     note = f"{rows:,} of {total:,} parameters. " if rows < total else ""
     every = -(-posterior.sizes["draw"] // some.sizes["draw"])
     note += f"From every {every}th draw, so that ESS is a lower bound." if every > 1 else ""
     return table, note
-
-
-def _first_entries(array: Any, rows: int) -> np.ndarray:
-    """Return the first entries of a variable, (chain, draw, entry), reading no more than needed."""
-    inner = array.dims[2:]
-    if inner:
-        others = array.size // (array.shape[0] * array.shape[1] * array.shape[2])
-        array = array.isel({inner[0]: slice(-(-rows // max(1, others)))})
-    values = array.transpose("chain", "draw", ...).values
-    return values.reshape(*values.shape[:2], -1)
 
 
 def _table(table: Any) -> str:

@@ -5,6 +5,7 @@ spaced draws of each chain.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from momentem.run.diagnostics import MAX_RHAT, MIN_ESS_PER_CHAIN
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["choose_scalars", "marginal", "panels", "ranks", "scalar_names", "scalar_of", "thin"]
+__all__ = ["choose_scalars", "first_scalars", "marginal", "panels", "ranks", "thin"]
 
 MOST_DRAWS = 2000
 BINS = 20  # of ranks
@@ -26,30 +27,28 @@ def thin(dataset: "xarray.Dataset", most: int = MOST_DRAWS) -> "xarray.Dataset":
     return dataset.isel(draw=slice(None, None, max(1, -(-dataset.sizes["draw"] // most))))
 
 
-def scalar_names(posterior: "xarray.Dataset") -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield label, variable and place of every scalar."""
+def first_scalars(posterior: "xarray.Dataset", most: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield labels and draws (chain, draw) of the first scalars. Each variable is read once, and no
+    more of it than is needed, because a stored one is in many files."""
+    left = most
     for name, array in posterior.data_vars.items():
-        for place in np.ndindex(*array.shape[2:]):
+        if left <= 0:
+            return
+        if inner := array.dims[2:]:
+            others = array.size // (array.shape[0] * array.shape[1] * array.shape[2])
+            array = array.isel({inner[0]: slice(-(-left // max(1, others)))})
+        values = array.transpose("chain", "draw", ...).values
+        for place in islice(np.ndindex(*values.shape[2:]), left):
             label = f"{name}[{', '.join(map(str, place))}]" if place else str(name)
-            yield label, str(name), place
-
-
-def scalar_of(posterior: "xarray.Dataset", name: str, place: tuple[int, ...]) -> np.ndarray:
-    """Return the draws of one scalar, (chain, draw)."""
-    array = posterior[name]
-    return array.isel(dict(zip(array.dims[2:], place, strict=True))).values
+            yield label, values[(slice(None), slice(None), *place)]
+            left -= 1
 
 
 def choose_scalars(posterior: "xarray.Dataset", most: int) -> dict[str, np.ndarray]:
-    """Return thinned draws of the first scalars, with those that move."""
-    some, found = thin(posterior), {}
-    for label, name, place in scalar_names(some):
-        draws = scalar_of(some, name, place)
-        if np.ptp(draws) > 0:
-            found[label] = draws
-        if len(found) == most:
-            break
-    return found
+    """Return thinned draws of the first scalars, without those that never move if others do."""
+    scalars = dict(first_scalars(thin(posterior), 2 * most))
+    moving = {label: draws for label, draws in scalars.items() if np.ptp(draws) > 0}
+    return dict(islice((moving or scalars).items(), most))
 
 
 def marginal(axis: Any, label: str, draws: np.ndarray) -> None:

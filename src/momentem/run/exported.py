@@ -2,7 +2,7 @@
 holds a table of its draws."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import xarray
@@ -31,7 +31,7 @@ def open_exported(path: Path) -> "xarray.DataTree":
             "pandas.read_parquet, and export a trace to .nc or .zarr"
         )
     engine = "zarr" if path.is_dir() else "h5netcdf"
-    options = {"consolidated": False} if path.is_dir() else {}
+    options: dict[str, Any] = {"consolidated": False} if path.is_dir() else {}
     try:
         return xarray.open_datatree(path, engine=engine, **options)
     except ImportError as error:
