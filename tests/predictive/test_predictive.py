@@ -11,6 +11,7 @@ from numpyro.infer import Predictive
 from numpyro.infer import log_likelihood as their_log_likelihood
 
 import momentem as mt
+from momentem.targets.origin import small_data
 
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 SIGMA = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
@@ -232,6 +233,28 @@ def test_subsampled_plates(logistic):
     np.testing.assert_allclose(
         prediction.mean["y"], mt.predict(logistic[1], law, (X[:90], LABELS[:90])).mean["y"]
     )
+
+
+def test_a_single_number_is_data_too():
+    """One observed number, and a vector that is longer than the subsampled plate."""
+
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.sample("one", dist.Normal(w, 1.0), obs=jnp.array(0.5))
+        with numpyro.plate("data", len(x), subsample_size=2) as i:
+            numpyro.sample("y", dist.Normal(w * x[i], 1.0), obs=y[i])
+        numpyro.sample("long", dist.Normal(w, 1.0).expand([9]).to_event(1), obs=jnp.ones(9))
+
+    target = mt.from_numpyro(model, jnp.ones(4), jnp.ones(4))
+    whole = mt.density(lambda p: -0.5 * p["w"] ** 2, {"w": 0.0})
+    trace = mt.sample(whole, mt.hmc(whole, 0.8, 2), num_draws=20, num_warmup=0)
+    prediction = mt.predict(trace, target)
+    assert prediction.draws["one"].shape == (4, 20)
+    assert prediction.mean["one"].shape == ()
+    found = mt.scores(prediction, {"one": 0.5, "y": np.ones(4), "long": np.ones(9)})
+    assert "one: rmse" in found.index
+    shapes = {name: x.shape for name, x in small_data(target.origin)["observed_data"].items()}
+    assert shapes == {"one": (), "y": (4,), "long": (9,)}
 
 
 CASES = {

@@ -2,6 +2,7 @@
 between its constrained sites and a flat vector."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -106,13 +107,10 @@ def kept_values(model: Callable) -> dict[str, Any]:
     return {name: m["value"] for name, m in _trace(model).items() if _site(m).is_kept}
 
 
+@partial(jax.jit, static_argnames="name")
 def observed_value(model: Callable, name: str) -> Any:
     """Return the data of an observed site. The model is run, but only the data are computed."""
-
-    def look() -> Any:
-        return jnp.asarray(_trace(model)[name]["value"])
-
-    return jax.jit(look)()
+    return jnp.asarray(_trace(model)[name]["value"])
 
 
 def run_with_kept(model: Callable, kept: dict[str, Any]) -> Any:

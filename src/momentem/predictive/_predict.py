@@ -102,15 +102,13 @@ class Prediction:
                 f"{self.num_draws * self.num_data:,}; ask for mean, sd or interval, or lower "
                 "num_draws of predict"
             )
-        joined = _join(
-            list(self.parts()),
-            lambda part: {k: np.swapaxes(v, 0, 1) for k, v in part.values.items()},
-        )
+        parts = sorted(self.parts(), key=lambda part: part.first)
         shape = self._draws.num_chains, len(self._draws.draw)
-        arrays = {
-            k: np.moveaxis(v, 0, 1).reshape(*shape, *v.shape[:1], *v.shape[2:])
-            for k, v in joined.items()
-        }
+        arrays = {}
+        for name, first in parts[0].values.items():
+            whole = [part.values[name] for part in parts]
+            joined = np.concatenate(whole, axis=1) if len(whole) > 1 else first
+            arrays[name] = joined.reshape(*shape, *joined.shape[1:])
         found = label_data(arrays, self._labels, ("chain", "draw"))
         return found.assign_coords(draw=self._draws.draw)
 
@@ -141,11 +139,9 @@ class Prediction:
         return label_data(arrays, self._labels)
 
 
-def _join(parts: list[Part], choose: Any) -> dict[str, np.ndarray]:
-    return _in_order([(part.first, choose(part)) for part in parts])
-
-
 def _in_order(found: list[tuple[int, dict[str, np.ndarray]]]) -> dict[str, np.ndarray]:
+    if len(found) == 1:
+        return found[0][1]
     found = sorted(found, key=lambda item: item[0])
     return {name: np.concatenate([arrays[name] for _, arrays in found]) for name in found[0][1]}
 

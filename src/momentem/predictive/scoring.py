@@ -78,14 +78,12 @@ def _terms(part: Part, name: str, kind: str, seen: np.ndarray) -> dict[str, np.n
     from scipy.special import logsumexp
 
     values, means = part.values[name], part.means[name].mean(axis=0)
-    y = seen[part.first : part.first + len(means)]
-    event = values.ndim - 1 - y.ndim
+    y = seen if seen.ndim == 0 else seen[part.first : part.first + len(means)]
     if values.shape[1:] != y.shape:
         raise ValueError(
             f"y must have the shape of what was predicted, {name!r} of {values.shape[1:]}, got "
             f"{y.shape}"
         )
-    del event
     found: dict[str, np.ndarray] = {}
     densities = None if part.log_densities is None else part.log_densities.get(name)
     if densities is not None:

@@ -91,17 +91,19 @@ def _by_name(data: Any) -> dict[str, Any]:
 
 def small_data(origin: Origin | None) -> dict[str, dict[str, np.ndarray]]:
     """Return the observed and the constant arrays of a model by ArviZ's group, if together they
-    have at most SMALL numbers."""
+    have at most SMALL numbers, and are not divided over processes."""
     if origin is None:
         return {}
     groups = {"observed_data": origin.observed, "constant_data": origin.constant}
     leaves = jax.tree.leaves(groups)
-    if sum(leaf.size for leaf in leaves) > SMALL:
+    is_here = all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves)
+    if not is_here or sum(leaf.size for leaf in leaves) > SMALL:
         return {}
-    # rows that pad a mesh are no data
-    count = origin.num_rows.value if isinstance(origin.num_rows, Static) else None
+    if origin.constant and isinstance(origin.num_rows, Static):  # rows that pad a mesh are no data
+        count = origin.num_rows.value
+        groups["constant_data"] = {name: leaf[:count] for name, leaf in origin.constant.items()}
     return {
-        group: {name: np.asarray(leaf)[:count] for name, leaf in arrays.items()}
+        group: {name: np.asarray(leaf) for name, leaf in arrays.items()}
         for group, arrays in groups.items()
         if arrays
     }
