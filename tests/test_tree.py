@@ -29,7 +29,7 @@ SEES = {
     **dict.fromkeys(["bridges", "predictive"], CORE | {"bridges", "predictive"}),
     "topics": CORE | {"topics"},
     "reproduce": CORE | {"topics", "reproduce", "bridges"},
-    "cli": CORE | {"topics", "reproduce", "cli"},
+    "cli": CORE | {"bridges", "predictive", "topics", "reproduce", "cli"},
 }
 
 

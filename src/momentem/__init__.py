@@ -60,13 +60,32 @@ if TYPE_CHECKING:
     from momentem.bridges import from_blackjax as from_blackjax
     from momentem.bridges import from_numpyro as from_numpyro
     from momentem.bridges import from_pymc as from_pymc
+    from momentem.bridges import nuts as nuts
     from momentem.bridges import pymc_labels as pymc_labels
+    from momentem.bridges import to_blackjax as to_blackjax
+    from momentem.bridges import to_numpyro as to_numpyro
+    from momentem.predictive import Prediction as Prediction
+    from momentem.predictive import log_likelihood as log_likelihood
+    from momentem.predictive import loo as loo
+    from momentem.predictive import plot as plot
+    from momentem.predictive import predict as predict
+    from momentem.predictive import prior_predictive as prior_predictive
+    from momentem.predictive import report as report
+    from momentem.predictive import scores as scores
 
-BRIDGES = ("from_blackjax", "from_numpyro", "from_pymc", "pymc_labels")
+BRIDGES = (
+    *("from_blackjax", "from_numpyro", "from_pymc", "nuts", "pymc_labels"),
+    *("to_blackjax", "to_numpyro"),
+)
+PREDICTIVE = (
+    *("Prediction", "log_likelihood", "loo", "plot", "predict", "prior_predictive", "report"),
+    "scores",
+)
 LAZY = {  # imported when first used, because NumPyro takes longer to import than all the rest
     "constraints": "numpyro.distributions.constraints",
     "testing": "momentem.testing",
     **dict.fromkeys(BRIDGES, "momentem.bridges"),
+    **dict.fromkeys(PREDICTIVE, "momentem.predictive"),
 }
 
 
@@ -92,6 +111,7 @@ __all__ = [
     "LowRankMass",
     "Mass",
     "NoisyGradient",
+    "Prediction",
     "Sampler",
     "SamplingWarning",
     "StochasticTarget",
@@ -118,6 +138,8 @@ __all__ = [
     "last_positions",
     "learnt_from",
     "load",
+    "log_likelihood",
+    "loo",
     "low_rank_mass",
     "m_steps",
     "mesh",
@@ -125,12 +147,18 @@ __all__ = [
     "mode",
     "monte_carlo_em",
     "nphmc",
+    "nuts",
+    "plot",
+    "predict",
+    "prior_predictive",
     "pymc_labels",
+    "report",
     "resume",
     "rhmc",
     "riemannian",
     "sample",
     "schedules",
+    "scores",
     "self_tuned",
     "sg_nphmc",
     "sg_nphmc_em",
@@ -144,6 +172,8 @@ __all__ = [
     "stream",
     "summary",
     "testing",
+    "to_blackjax",
+    "to_numpyro",
     "tuned_em",
     "tuned_hmc_em",
     "with_replacement",

@@ -24,6 +24,7 @@ from momentem.types import Kernel, Learnt, Mass, Sampler
 __all__ = [
     "hmc",
     "hmc_em",
+    "identity_mass",
     "nphmc",
     "rhmc",
     "self_tuned",
@@ -135,12 +136,12 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
         >>> trace = mt.sample(target, mt.tuned_hmc_em(target), num_draws=200)
     """
     dim, dtype = len(target.initial), target.initial.dtype
-    mass = _identity(dim, dtype) if mass is None else mass
+    mass = identity_mass(dim, dtype) if mass is None else mass
     learnt = Learnt(mass, jnp.asarray(dim**-0.25, dtype))
     return tuned_em(kernels.rotating_hmc(target), learnt, acceptance=acceptance)
 
 
-def _identity(dim: int, dtype: Any) -> Mass:
+def identity_mass(dim: int, dtype: Any) -> Mass:
     """Return the identity: dense up to 200 dimensions, and a diagonal with room for 20 directions
     above. NumPy builds it, because it has no program to compile."""
     if dim <= 200:

@@ -24,8 +24,9 @@ from momentem.run.plan import Here, Plan, Sink
 from momentem.samplers import sghmc_em, tuned_hmc_em
 from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_target
 from momentem.targets._starts import given_starts, starts
+from momentem.targets.origin import Labels, label_data, small_data
 from momentem.targets.parameters import parameter_forms
-from momentem.types import Sampler
+from momentem.types import Kernel, Sampler
 
 if TYPE_CHECKING:
     import xarray
@@ -71,9 +72,11 @@ def sample(
         positions: a start per chain, as a pytree like `initial` with a leading axis of chains.
             Default: overdispersed starts around `initial`.
         spread: half-width of those starts, on the unconstrained scale.
-        progress: show a progress bar, in a terminal.
-        dims: names of the dimensions of parameters, as in ArviZ.
-        coords: labels along dimensions, as in ArviZ.
+        progress: show progress: a bar in a terminal, a line in a notebook, and a line every half
+            a minute where output is piped.
+        dims: names of the dimensions of parameters, as in ArviZ. Default: the plates of a NumPyro
+            model, and the dims of a PyMC model.
+        coords: labels along dimensions, as in ArviZ. Default: those of a PyMC model.
         out: a new folder for a run log: draws go to the disk as they come, memory does not grow
             with their number, and `momentem.resume` goes on after a crash, to the same bits.
             Default: draws are kept in memory.
@@ -89,8 +92,9 @@ def sample(
             in (0, 1). Nearer 1, steps are shorter. Default: 0.8.
 
     Returns:
-        A DataTree in ArviZ's schema, with an `em` group if anything was learnt. With `out`, its
-        arrays are read from the folder when they are used. Ctrl-C returns what was drawn so far.
+        A DataTree in ArviZ's schema, with an `em` group if anything was learnt, and with the data
+        in `observed_data` and `constant_data` if they are at most a million numbers. With `out`,
+        draws are read from the folder when they are used. Ctrl-C returns what was drawn so far.
 
     Examples:
         >>> import jax.numpy as jnp, momentem as mt
@@ -100,6 +104,7 @@ def sample(
         {'chain': 4, 'draw': 500, 'x_dim_0': 3}
     """
     check_target(target)
+    _check_seed(seed)
     moving = choose_sampler(target, sampler, acceptance)
     may_double = sampler is None and not isinstance(target, StochasticTarget)
     sizes = {"num_warmup": num_warmup, "num_chains": num_chains, "seed": seed, "thin": thin}
@@ -159,13 +164,14 @@ def resume(
 
 
 def load(folder: str | os.PathLike[str]) -> "xarray.DataTree":
-    """Return what a run log holds: while its run is going, after it, or after a crash.
+    """Return what a run log holds: while its run is going, after it, or after a crash. A file
+    that `momentem export` or xarray has written is opened too.
 
     Arrays are read from the folder when they are used, and need no memory until then; `.load()`
     reads them all. A segment that is not whole is warned of, and the trace ends before it.
 
     Args:
-        folder: written by `sample(out=…)`.
+        folder: written by `sample(out=…)`, or a file (.nc) or Zarr folder with a trace.
 
     Returns:
         A DataTree, as `sample` returns it.
@@ -180,12 +186,26 @@ def load(folder: str | os.PathLike[str]) -> "xarray.DataTree":
         1000
         >>> del trace; folder.cleanup()
     """
+    from momentem.run.exported import is_exported, open_exported
     from momentem.run.log.join import open_parts, stored_trace
 
+    if is_exported(Path(folder)):
+        return open_exported(Path(folder))
     runs, faults = open_parts(Path(folder))
     for fault in faults:
         warn(fault)
     return stored_trace(runs, is_cut=bool(faults))
+
+
+def _check_seed(seed: Any) -> None:
+    """Refuse a JAX key in place of a seed."""
+    if isinstance(seed, jax.Array) and (
+        seed.ndim or jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+    ):
+        raise TypeError(
+            "seed must be a whole number, got a JAX key; write seed=0, from which momentem makes "
+            "its keys"
+        )
 
 
 def make_plan(
@@ -208,6 +228,7 @@ def make_plan(
         raise ValueError(f"thin must be at most num_draws = {num_draws}, got {sizes['thin']}")
     forms = parameter_forms(target)
     _check_labels(forms, dims, coords)
+    dims, coords = _add_labels(target, forms, dims, coords)
     kept = _check_keep(list(forms), keep)
     return Plan(
         num_draws=int(num_draws),
@@ -218,6 +239,28 @@ def make_plan(
         coords=coords,
         most_draws=max(most_draws, int(num_draws)),
     )
+
+
+def _add_labels(
+    target: AnyTarget,
+    forms: Mapping[str, Any],
+    dims: Mapping[str, Sequence[str]] | None,
+    coords: Mapping[str, Any] | None,
+) -> tuple[Mapping[str, Sequence[str]] | None, Mapping[str, Any] | None]:
+    """Return the labels that were given, and those of the target's model where none were."""
+    if target.origin is None:
+        return dims, coords
+    labels: Labels = target.origin.labels
+    known = {name: names for name, names in labels.dims.items() if name in forms}
+    dims = known | dict(dims or {})
+    used = {dim for names in dims.values() for dim in names}
+    theirs = {name: values for name, values in labels.coords.items() if name in used}
+    coords = theirs | dict(coords or {})
+    try:
+        _check_labels(forms, dims, coords)
+    except ValueError as error:
+        raise ValueError(f"{error}; the model names {known}, and coords {sorted(theirs)}") from None
+    return dims or None, coords or None
 
 
 def open_sink(
@@ -265,7 +308,7 @@ def run_to_end(
     try:
         while True:
             sampler = complete(target, sampler, plan, sink, progress, mesh)
-            trace = sink.trace()
+            trace = _with_data(sink.trace(), target)
             found = convergence(trace) if is_judged and is_first() else None
             is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
             if is_last or not agree(int(is_short(found))):
@@ -275,6 +318,16 @@ def run_to_end(
         sink.close()
     if is_first():
         warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged)
+    return trace
+
+
+def _with_data(trace: "xarray.DataTree", target: AnyTarget) -> "xarray.DataTree":
+    """Return the trace with the model's data, if they are few, in ArviZ's groups."""
+    from xarray import DataTree
+
+    labels = Labels() if target.origin is None else target.origin.labels
+    for group, arrays in small_data(target.origin).items():
+        trace[group] = DataTree(label_data(arrays, labels))
     return trace
 
 
@@ -293,9 +346,13 @@ def choose_sampler(
         return tuned_hmc_em(target, acceptance=acceptance)
     if sampler is None:
         return sghmc_em(target) if is_stochastic else tuned_hmc_em(target)
-    check_instance(
-        Sampler, "e.g. momentem.hmc(target, …), or fixed(kernel, learnt)", sampler=sampler
-    )
+    remedy = "e.g. momentem.hmc(target, …), momentem.nuts(target), or fixed(kernel, learnt)"
+    if isinstance(sampler, Kernel):
+        remedy = (
+            "a kernel leaves its mass and step size open: give momentem.nuts(target) for "
+            "BlackJAX's NUTS, or momentem.fixed(kernel, momentem.Learnt(mass, step_size))"
+        )
+    check_instance(Sampler, remedy, sampler=sampler)
     return sampler
 
 

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 from jax.tree_util import DictKey, GetAttrKey, Partial
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from momentem.pytrees import find_node
+
 __all__ = ["EnsembleInfo", "Friction", "Info", "Kernel", "Learnt", "Mass", "Sampler"]
 
 PRNGKey = Key[Array, ""]
@@ -251,6 +253,12 @@ def keep_learnt(learnt: Learnt) -> Learnt:
     return learnt
 
 
+def _home(function: Any) -> str:
+    """Return the module that a bound function comes from, without the names that say nothing."""
+    module = getattr(getattr(function, "func", function), "__module__", None)
+    return str(module).removeprefix("momentem.")
+
+
 class Kernel(NamedTuple):
     """How one chain moves, given what is learnt."""
 
@@ -259,6 +267,9 @@ class Kernel(NamedTuple):
     transport: Callable[..., Any] = Partial(keep_state)  # (state, old, new learnt) -> state
     share: Any = None  # (key, learnt) -> learnt of one iteration, the same for all chains
     complete: Callable[..., Learnt] = Partial(keep_learnt)  # learnt -> with all it leaves open
+
+    def __repr__(self) -> str:
+        return f"Kernel({_home(self.step)})"
 
 
 class Sampler(NamedTuple):
@@ -271,3 +282,7 @@ class Sampler(NamedTuple):
         ..., Learnt | None
     ]  # (state) -> what the chains move by; None if nothing is learnable
     is_settled: Any = None  # (state) -> whether warm-up may end; None: it has the length asked for
+
+    def __repr__(self) -> str:
+        kernel = find_node(Kernel, self.step)
+        return f"Sampler({_home(self.step)}{'' if kernel is None else f' of {kernel}'})"

@@ -152,3 +152,28 @@ def test_without_pymc_the_extra_is_named(monkeypatch, model):
     monkeypatch.setitem(sys.modules, "pymc.sampling.jax", None)
     with pytest.raises(ImportError, match=r"pip install 'momentem\[pymc\]'"):
         mt.from_pymc(model)
+
+
+@pytest.mark.validate
+def test_log_likelihood_labels_and_pymc_s_own_predictions():
+    """PyMC computes the same log likelihood, and predicts from our draws as they are."""
+    with pm.Model(coords={"group": ["a", "b", "c"]}) as model:
+        effect = pm.Normal("effect", 0.0, 1.0, dims="group")
+        pm.Normal("y", effect, 1.0, observed=pm.Data("data", Y), dims="group")
+    target = mt.from_pymc(model)
+    trace = mt.sample(target, mt.hmc(target, 0.8, 3), num_draws=50, num_warmup=10)
+    assert trace["posterior"]["effect"].dims == ("chain", "draw", "group")
+    assert trace["posterior"]["group"].values.tolist() == ["a", "b", "c"]
+    np.testing.assert_array_equal(trace["observed_data"]["y"].sel(group="c"), 4.0)
+    ours = mt.log_likelihood(trace, target)["log_likelihood"]["y"]
+    effect = trace["posterior"]["effect"].values
+    expected = -0.5 * (Y - effect) ** 2 - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10)
+    theirs = pm.sample_posterior_predictive(
+        trace["posterior"].to_dataset(), model=model, progressbar=False, random_seed=1
+    )
+    y = theirs.posterior_predictive["y"].values
+    assert y.shape == (4, 50, 3)
+    # y - effect is standard normal: 600 of them, 5 standard errors of mean and variance
+    assert abs((y - effect).mean()) < 5 / 600**0.5
+    assert abs((y - effect).var() - 1) < 5 * (2 / 600) ** 0.5

@@ -24,7 +24,7 @@ from momentem.run.warm_start import inverse_mass_matrix
 from momentem.targets._minibatch import AnyTarget, check_target
 from momentem.types import Info, Kernel, Learnt, Mass, PRNGKey, Vector
 
-__all__ = ["from_blackjax"]
+__all__ = ["from_blackjax", "inverse_mass_of"]
 
 OPEN = ("step_size", "inverse_mass_matrix")
 NAMES = {  # BlackJAX's names of statistics, and ArviZ's
@@ -71,12 +71,13 @@ def _build(constants: Constants, target: AnyTarget, learnt: Learnt) -> Any:
     return algorithm(
         target.logdensity,
         step_size=learnt.step_size,
-        inverse_mass_matrix=_inverse(learnt.mass),
+        inverse_mass_matrix=inverse_mass_of(learnt.mass),
         **parameters,
     )
 
 
-def _inverse(mass: Mass) -> Any:
+def inverse_mass_of(mass: Mass) -> Any:
+    """Return M^-1 in BlackJAX's form: a vector, a matrix, or a low-rank one."""
     if isinstance(mass, LowRankMass):
         from blackjax.mcmc.metrics import LowRankInverseMassMatrix
 

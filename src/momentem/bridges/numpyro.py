@@ -19,6 +19,7 @@ from numpyro.distributions import Delta
 from momentem.bridges import numpyro_model
 from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
+from momentem.bridges.numpyro_origin import merge_arguments, numpyro_origin
 from momentem.bridges.subsample import (
     Plate,
     find_subsampled_plate,
@@ -84,10 +85,20 @@ def _build(model: Partial) -> AnyTarget:
     bound = Partial(numpyro_model.run_with_kept, model, kept)
     plate = find_subsampled_plate(sites)
     free = _zeros(sites, plate)
+    origin = numpyro_origin(bound, sites, plate, Partial(_rebind, model, kept))
     if plate is None:
-        return _target(bound, bound, free)
+        return _target(bound, bound, free)._replace(origin=origin)
     target = _target(use_all_data(bound, plate), hide_plate(bound, plate), free)
-    return stochastic_target(target, bound, plate)
+    return stochastic_target(target._replace(origin=origin), bound, plate)
+
+
+def _rebind(bound: Partial, kept: dict[str, Any], new_data: Any) -> Partial:
+    """Return a model with other arguments in place of those that are bound to it."""
+    model, constants, arrays = bound.args
+    args, kwargs = _arguments(constants, arrays)
+    is_leaf = _is_array if arrays else _is_nothing
+    other = _bind(model, *merge_arguments(model, args, kwargs, new_data), is_leaf)
+    return Partial(numpyro_model.run_with_kept, other, kept)
 
 
 def _target(model: Partial, shown: Partial, free: dict[str, Array]) -> Target:
@@ -122,11 +133,16 @@ def _bind(model: Callable, args: tuple, kwargs: dict, is_leaf: Callable[[Any], b
 
 
 def _run(model: Callable, constants: Constants, arrays: dict[int, Array]) -> Any:
+    args, kwargs = _arguments(constants, arrays)
+    return model(*args, **kwargs)
+
+
+def _arguments(constants: Constants, arrays: dict[int, Array]) -> tuple[tuple, dict[str, Any]]:
+    """Return the positional and the keyword arguments that were bound."""
     structure, *values = constants.values
     for i, array in arrays.items():
         values[i] = array
-    args, kwargs = jax.tree.unflatten(structure, values)
-    return model(*args, **kwargs)
+    return jax.tree.unflatten(structure, values)
 
 
 def _is_array(value: Any) -> bool:

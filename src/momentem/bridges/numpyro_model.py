@@ -2,6 +2,7 @@
 between its constrained sites and a flat vector."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +22,15 @@ __all__ = [
     "constrain",
     "kept_values",
     "logdensity",
+    "observed_value",
     "run_with_kept",
     "sites",
     "unconstrain",
+    "unwrap",
 ]
+
+
+WRAPPERS = {"ExpandedDistribution", "Independent", "MaskedDistribution"}
 
 
 class Site(NamedTuple):
@@ -50,14 +56,17 @@ class Site(NamedTuple):
 
 def _site(message: dict[str, Any]) -> Site:
     plates = {frame.name: frame.dim for frame in message.get("cond_indep_stack") or ()}
-    site = Site(message["type"], tuple(message.get("args") or ()), plates)
+    args = tuple(message.get("args") or ()) if message["type"] == "plate" else ()
+    site = Site(message["type"], args, plates)
+    if site.kind == "deterministic":
+        return site._replace(value_shape=jnp.shape(message["value"]))
     if site.kind != "sample":
         return site
     law, value = message["fn"], message["value"]
     is_latent, is_discrete = not message["is_observed"], law.support.is_discrete
     is_free = is_latent and not is_discrete
     return site._replace(
-        distribution=type(law),
+        distribution=type(unwrap(law)),
         is_latent=is_latent,
         is_discrete=is_discrete,
         shape=tuple(law.shape()),
@@ -66,6 +75,13 @@ def _site(message: dict[str, Any]) -> Site:
         free_shape=biject_to(law.support).inverse_shape(law.shape()) if is_free else (),
         dtype=jnp.result_type(value),
     )
+
+
+def unwrap(law: Any) -> Any:
+    """Return the distribution inside NumPyro's wrappers, which say nothing of it."""
+    while type(law).__name__ in WRAPPERS:
+        law = law.base_dist
+    return law
 
 
 def _trace(model: Callable) -> dict[str, Any]:
@@ -89,6 +105,12 @@ def sites(model: Callable) -> dict[str, Site]:
 def kept_values(model: Callable) -> dict[str, Any]:
     """Return the values that the model gives its `param` sites."""
     return {name: m["value"] for name, m in _trace(model).items() if _site(m).is_kept}
+
+
+@partial(jax.jit, static_argnames="name")
+def observed_value(model: Callable, name: str) -> Any:
+    """Return the data of an observed site. The model is run, but only the data are computed."""
+    return jnp.asarray(_trace(model)[name]["value"])
 
 
 def run_with_kept(model: Callable, kept: dict[str, Any]) -> Any:

@@ -15,12 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from momentem.bridges.foreign import Constants, usual_promotion
 from momentem.checks import check_instance
 from momentem.targets._density import Target
+from momentem.targets.origin import Labels, Origin
 from momentem.targets.parameters import Parameters, as_parameters, check_scalar
 from momentem.types import Scalar, Vector
 
@@ -69,7 +71,50 @@ def from_pymc(model: Any) -> Target:
         unravel=unravel,
     )
     check_scalar("the log density of model", target.logdensity, initial)
-    return target
+    return target._replace(origin=_origin(model, target, compiled, values, names))
+
+
+def _origin(
+    model: Any, target: Target, compiled: Callable, values: list[Any], names: Constants
+) -> Origin:
+    """Return what predictions and labels need of the model."""
+    seen = model.observed_RVs
+    with _quiet_about_blas():
+        terms = compiled(values, model.logp(vars=seen, jacobian=False, sum=False))
+        observed = {rv.name: np.asarray(_data(model.rvs_to_values[rv])) for rv in seen}
+    arguments = {v.name: np.asarray(_data(v)) for v in model.data_vars}
+    known = {id(model.rvs_to_values[rv]) for rv in seen}
+    constant = {v.name: arguments[v.name] for v in model.data_vars if id(v) not in known}
+    shown = [*model.free_RVs, *model.deterministics, *seen, *model.data_vars]
+    return Origin(
+        terms=Partial(_terms, Partial(terms), Constants(*observed), names, target),
+        data=None,
+        num_rows=None,
+        observed=observed,
+        constant=constant,
+        labels=Labels(**_labels(model, {variable.name for variable in shown})),
+    )
+
+
+def _data(variable: Any) -> Any:
+    """Return the value of a constant or shared variable."""
+    return variable.get_value() if hasattr(variable, "get_value") else variable.eval()
+
+
+def _terms(
+    compiled: Callable,
+    seen: Constants,
+    names: Constants,
+    target: Target,
+    parameters: Parameters,
+    rows: Any,
+) -> dict[str, Any]:
+    """Return the log likelihood of every datum, by observed variable."""
+    del rows
+    free = target.unravel(target.unconstrain(parameters))
+    with usual_promotion():
+        found = compiled(*(free[name] for name in names.values))
+    return dict(zip(seen.values, found, strict=True))
 
 
 def pymc_labels(model: Any) -> dict[str, Any]:
@@ -87,7 +132,11 @@ def pymc_labels(model: Any) -> dict[str, Any]:
     """
     _load_compiler()
     _check(model)
-    shown = {variable.name for variable in [*model.free_RVs, *model.deterministics]}
+    return _labels(model, {v.name for v in [*model.free_RVs, *model.deterministics]})
+
+
+def _labels(model: Any, shown: set[str]) -> dict[str, Any]:
+    """Return the dims and coords of these variables."""
     known = {name: list(labels) for name, labels in model.coords.items() if labels is not None}
     dims = {name: list(d) for name, d in model.named_vars_to_dims.items() if name in shown}
     used = {dim for names in dims.values() for dim in names}

@@ -35,7 +35,14 @@ from momentem.targets._minibatch import (
 )
 from momentem.types import Scalar, Vector
 
-__all__ = ["Plate", "find_subsampled_plate", "hide_plate", "stochastic_target", "use_all_data"]
+__all__ = [
+    "Plate",
+    "find_subsampled_plate",
+    "hide_plate",
+    "run_at",
+    "stochastic_target",
+    "use_all_data",
+]
 
 Indices = Int[Array, " rows"]
 
@@ -84,7 +91,8 @@ def find_subsampled_plate(sites: dict[str, Site]) -> Plate | None:
     return found[0]
 
 
-def _run_at(model: Callable, plate: Constants, indices: Indices) -> Any:
+def run_at(model: Callable, plate: Constants, indices: Indices) -> Any:
+    """Run the model with these indices in its plate."""
     with _FixedIndices(Plate(*plate.values), indices):
         return model()
 
@@ -96,7 +104,7 @@ def _run_hidden(model: Callable, plate: Constants) -> Any:
 
 def use_all_data(model: Partial, plate: Plate) -> Partial:
     """Return the model with all data in the plate."""
-    return Partial(_run_at, model, Constants(*plate), jnp.arange(plate.size))
+    return Partial(run_at, model, Constants(*plate), jnp.arange(plate.size))
 
 
 def hide_plate(model: Partial, plate: Plate) -> Partial:
@@ -134,7 +142,7 @@ def _noisy_gradient(
     half = Plate(*plate.values).subsample_size // 2
 
     def logdensity(position: Vector, where: Int[Array, ""]) -> Scalar:
-        halved = Partial(_run_at, model, plate, read(order, where, half))
+        halved = Partial(run_at, model, plate, read(order, where, half))
         return numpyro_model.logdensity(halved, unravel, position)
 
     return combine_halves(
@@ -150,7 +158,7 @@ def _check_indexed(model: Partial, plate: Plate, half: Indices) -> None:
         "by numpyro.subsample"
     )
     try:
-        sites = numpyro_model.sites(Partial(_run_at, model, Constants(*plate), half))
+        sites = numpyro_model.sites(Partial(run_at, model, Constants(*plate), half))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{rule}; with {len(half)} indices the model says: {error}") from error
     whole = numpyro_model.sites(use_all_data(model, plate))

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from momentem.reproduce.tables import TABLES, reproduce
+from momentem.run.figures import new_figure
 
 __all__ = ["add_parser"]
 
@@ -21,6 +22,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _reproduce(given: argparse.Namespace) -> None:
+    if given.out is not None:
+        new_figure()  # what is missing is said now, and not after hours
     names = [name for name in TABLES if name != "table4"]
     for name in names if given.table == "all" else [given.table]:
         reproduce(name, given.quick, given.out, given.seed)

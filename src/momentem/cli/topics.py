@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from momentem.reproduce.figures import new_figure, saved
+from momentem.run.figures import new_figure, saved
 from momentem.topics import runs
 from momentem.topics._corpus import known_words, split_documents, split_words
 from momentem.topics.estimator import TopicModel, mean_shares

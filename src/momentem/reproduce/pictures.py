@@ -6,8 +6,8 @@ import numpy as np
 
 from momentem.reproduce.accuracy import Experiment, Found
 from momentem.reproduce.contenders import PLAIN, TUNED
-from momentem.reproduce.figures import new_figure, saved
 from momentem.reproduce.reports import Report
+from momentem.run.figures import new_figure, saved
 
 __all__ = ["accuracy_picture", "speed_picture"]
 

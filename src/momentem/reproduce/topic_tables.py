@@ -17,8 +17,8 @@ import numpy as np
 
 from momentem.reproduce import datasets
 from momentem.reproduce.datasets import SplitCorpus
-from momentem.reproduce.figures import new_figure, saved
 from momentem.reproduce.reports import Report
+from momentem.run.figures import new_figure, saved
 from momentem.topics._corpus import Corpus, split_words
 from momentem.topics._fit import fit
 from momentem.topics.evaluation import Perplexity, unigram_perplexity

@@ -3,6 +3,7 @@
 log p(theta | data) = log p(theta) + sum_i log p(datum_i | theta)
 """
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, overload
@@ -18,12 +19,14 @@ from momentem.devices._mesh import check_mesh, spread_rows
 from momentem.pytrees import Static, as_partial
 from momentem.targets._density import Target, build_target
 from momentem.targets._minibatch import Scheme, StochasticTarget, blocks, build_stochastic
+from momentem.targets.origin import rows_origin
 from momentem.targets.parameters import Parameters, as_parameters, check_scalar
+from momentem.targets.sources import Source
 from momentem.targets.strata import build_stratified
 from momentem.targets.streams import Stream, Window, in_window
 from momentem.types import Scalar, Vector
 
-__all__ = ["dataset"]
+__all__ = ["as_rows", "dataset"]
 
 
 @overload
@@ -95,7 +98,7 @@ def dataset(
         stored = data.open(_check_streamed(batch_size, batches, mesh))
         rows, num_rows, scheme = stored.rows, data.num_rows, in_window(stored)
     else:
-        rows = _as_rows(data)
+        rows = as_rows(data)
         stored = jax.tree.map(jnp.asarray if mesh is None else partial(_divide, mesh), rows)
         num_rows, scheme = _length(rows), blocks() if batches is None else batches
     parameters = as_parameters(initial)
@@ -105,6 +108,7 @@ def dataset(
     prior, likelihood = as_partial(log_prior), as_partial(log_likelihood)
     logdensity = Partial(_log_posterior, prior, likelihood, Static(num_rows), stored)
     target = build_target(logdensity, parameters, constraints)
+    target = target._replace(origin=rows_origin(likelihood, stored, num_rows))
     if batch_size is None:
         return target
     check_count(2, batch_size=batch_size)
@@ -168,9 +172,21 @@ def _divide(mesh: Mesh, rows: np.ndarray) -> jax.Array:
     return spread_rows(mesh, np.concatenate([rows, *[rows[:1]] * lacking]))
 
 
-def _as_rows(data: Any) -> Any:
+def as_rows(data: Any) -> Any:
     """Return `data` as a pytree of host arrays with one shared leading axis. Errors name the leaf
     and the row."""
+    if isinstance(data, str | os.PathLike):
+        path = os.fspath(data)
+        raise TypeError(
+            f"data must be arrays, got the path {path!r}; load it with numpy or pandas, or read it "
+            f"in windows: data=momentem.stream(momentem.sources.from_parquet({path!r}, "
+            "columns=[…])), batch_size=…"
+        )
+    if isinstance(data, Source):
+        raise TypeError(
+            "data must be arrays or a stream, got a source; write data=momentem.stream(source), "
+            "batch_size=…"
+        )
     leaves = jax.tree_util.tree_flatten_with_path(data)[0]
     if not leaves:
         raise ValueError(f"data must hold at least one array, got {data!r}")

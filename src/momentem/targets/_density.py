@@ -19,6 +19,7 @@ from jax.tree_util import Partial
 
 from momentem.checks import check_callable
 from momentem.pytrees import as_partial
+from momentem.targets.describe import describe
 from momentem.targets.parameters import (
     Parameters,
     as_parameters,
@@ -38,6 +39,10 @@ class Target(NamedTuple):
     constrain: Callable[[Vector], Parameters]  # unconstrained vector -> the user's parameters
     unconstrain: Callable[[Parameters], Vector]  # the inverse of `constrain`
     unravel: Callable[[Vector], Parameters]  # the vector's entries by parameter, unconstrained
+    origin: Any = None  # an Origin: what predictions and labels need; None: a density alone
+
+    def __repr__(self) -> str:
+        return describe(self)
 
 
 def density(

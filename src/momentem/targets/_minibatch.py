@@ -25,6 +25,8 @@ from jaxtyping import Array, Float, Int
 from momentem.checks import check_instance
 from momentem.pytrees import Static
 from momentem.targets._density import Target
+from momentem.targets.advice import advise_on_target
+from momentem.targets.describe import describe
 from momentem.targets.parameters import Parameters
 from momentem.types import PRNGKey, Scalar, Vector
 from momentem.xla.host_memory import empty_rows, on_device
@@ -58,10 +60,14 @@ class StochasticTarget(NamedTuple):
     constrain: Callable[[Vector], Parameters]
     unconstrain: Callable[[Parameters], Vector]
     unravel: Callable[[Vector], Parameters]
+    origin: Any  # an Origin, or None
     batches: Callable[..., Any]  # (key, Static number) -> minibatches along a leading axis
     noisy_gradient: Callable[..., NoisyGradient]  # (minibatch, position) -> estimate
     prior_curvature: Callable[[Vector], Vector]  # diagonal of -hess log prior
     information_scale: Any  # n/N
+
+    def __repr__(self) -> str:
+        return describe(self)
 
 
 AnyTarget = Target | StochasticTarget
@@ -69,7 +75,7 @@ AnyTarget = Target | StochasticTarget
 
 def check_target(target: Any) -> None:
     """Refuse anything but a target."""
-    check_instance(AnyTarget, "build it with momentem.density or momentem.dataset", target=target)
+    check_instance(AnyTarget, advise_on_target(target), target=target)
 
 
 def check_stochastic_target(target: Any) -> None:

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from momentem.targets.advice import call_or_explain
+
 __all__ = [
     "Parameters",
     "as_parameters",
@@ -35,7 +37,7 @@ def parameter_forms(target: Any) -> dict[str, Any]:
 
 def check_scalar(name: str, function: Callable, parameters: Parameters, *rest: Any) -> None:
     """Refuse a user's function that does not return one scalar of the parameters' dtype."""
-    result = jax.eval_shape(function, parameters, *rest)
+    result = call_or_explain(name, function, parameters, *rest)
     shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
     expected = jax.tree.leaves(parameters)[0].dtype
     if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):

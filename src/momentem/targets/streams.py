@@ -125,7 +125,7 @@ class Stream(ReadAhead):
     def __init__(self, source: Source, window_rows: int, hold: int | None, seed: int) -> None:
         super().__init__()
         self.num_rows, self.window_rows = source.num_rows, window_rows
-        self._source, self._hold, self._seed = source, hold, seed
+        self.source, self._hold, self._seed = source, hold, seed
         self._cursor = Cursor(source, 0)
 
     def open(self, batch_size: int) -> "Window":
@@ -137,7 +137,7 @@ class Stream(ReadAhead):
         """Return the rows of window `index`, on the host."""
         size = self.window_rows
         if self._cursor.row != index * size:
-            self._cursor = Cursor(self._source, index * size)
+            self._cursor = Cursor(self.source, index * size)
         places = np.random.default_rng((self._seed, index)).permutation(size)
         window, filled = None, 0
         for piece in self._cursor.take(size):

@@ -228,6 +228,7 @@ def minibatch_target(
         constrain=Partial(_constrain, model),
         unconstrain=Partial(_unconstrain, model),
         unravel=Partial(_unravel, model),
+        origin=None,
         batches=Partial(_batches, window),
         noisy_gradient=noisy_gradient,
         prior_curvature=Partial(expected_curvature, model),
