@@ -79,17 +79,17 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 def test_a_full_disk_loses_no_segment(tmp_path, monkeypatch):
     """The third segment does not fit: the error says so, what was before is read, and a resumed run
     has the same draws."""
-    save_file, written = segments.save_file, []
+    write, written = os.write, []
 
-    def full(arrays, path, metadata):
-        written.append(path)
-        if len(written) == 3:
-            path.write_bytes(b"half of it")
+    def full(descriptor, content):
+        written.append(content)
+        if len(written) == 4:  # the first state, the manifest, and a segment are there
+            write(descriptor, content[: len(content) // 2])
             raise OSError(28, "No space left on device")
-        save_file(arrays, path, metadata)
+        return write(descriptor, content)
 
     monkeypatch.setattr(store, "SEGMENT_SECONDS", 0.0)
-    monkeypatch.setattr(segments, "save_file", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match=r"segment 2 could not be written.*No space.*momentem.resume"):
         mt.sample(TARGET, SAMPLER, num_draws=100, num_warmup=0, out=tmp_path / "run")
     assert len(os.listdir(tmp_path / "run")) == 3  # with the manifest
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     def read_only(*_, **__):
         raise PermissionError(13, "Permission denied")  # whoever runs the tests may be root
 
-    monkeypatch.setattr(segments, "save_file", read_only)
+    monkeypatch.setattr(segments, "publish", read_only)
     with pytest.raises(OSError, match=r"out must be a folder that can be written to.*denied"):
         mt.sample(TARGET, SAMPLER, out=tmp_path / "run")
 

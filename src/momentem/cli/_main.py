@@ -3,6 +3,7 @@
 momentem reproduce table1 --quick --out tables
 momentem topics fit corpus.npz --topics 100 --out run
 momentem launch --processes 2 -- script.py
+momentem repair run
 """
 
 import argparse
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import jax
 
-from momentem.cli import launch, reproduce, topics
+from momentem.cli import launch, repair, reproduce, topics
 
 __all__ = ["main"]
 
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser("momentem", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
-    for command in (reproduce, topics, launch):
+    for command in (reproduce, topics, launch, repair):
         command.add_parser(commands)
     given = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)

@@ -2,7 +2,8 @@
 
     manifest.json                      settings, hashes of model, data and sampler, and versions; it
                                        is never changed
-    00000000-<sha256>.safetensors      the first state of the sampler, and no draws
+    00000000-<sha256>.safetensors      the first state of the sampler, a copy of the manifest, and no
+                                       draws
     00000001-<sha256>.safetensors      draws, statistics, learning, and the state after them
     …
 
@@ -15,6 +16,7 @@ it. (docs/decisions/0009-run-log.md)
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,28 @@ import numpy as np
 from jax.sharding import Mesh
 
 from momentem._version import __version__
-from momentem.run.log.segment import TEMPORARY, list_segments
+from momentem.files import TEMPORARY
+from momentem.run.log.segment import list_segments
 
-__all__ = ["FORMAT", "MANIFEST", "PART", "claim", "forget_unbegun", "layout", "lock", "part_of"]
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "MANIFEST_BYTES",
+    "PART",
+    "claim",
+    "forget_unbegun",
+    "forget_unfinished",
+    "layout",
+    "lock",
+    "part_of",
+]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+MANIFEST_BYTES = 2**26  # a copy of it is in a header, which safetensors limits to 100 MB
 PART = "process-"
+# of our own writes, and of those of safetensors, which earlier versions left to it
+UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}|\.tmp[A-Za-z0-9]{{6}}")
 
 
 def part_of(folder: Path) -> Path:
@@ -39,12 +56,23 @@ def part_of(folder: Path) -> Path:
 
 def forget_unbegun(folder: Path) -> None:
     """Delete the log of a run that ended before its first iteration. Leave any other log alone."""
-    if not folder.is_dir() or len(segments := list_segments(folder)) > 1:
+    if not folder.is_dir():
         return
     descriptor = lock(folder)
-    for path in (folder / MANIFEST, folder / TEMPORARY, *segments):
-        path.unlink(missing_ok=True)
-    os.close(descriptor)
+    try:
+        if len(segments := list_segments(folder)) <= 1:
+            forget_unfinished(folder)
+            for path in (folder / MANIFEST, *segments):
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def forget_unfinished(folder: Path) -> None:
+    """Delete the files that a killed process had not finished. The folder must be locked."""
+    for path in list(folder.iterdir()):
+        if UNFINISHED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def layout(mesh: Mesh | None) -> dict[str, Any]:
@@ -64,18 +92,33 @@ def layout(mesh: Mesh | None) -> dict[str, Any]:
 
 
 def claim(folder: Path) -> int:
-    """Create the folder and lock it. Refuse a folder that is not empty."""
+    """Create the folder and lock it. Refuse a folder that is not empty, except for what a killed
+    process left that had drawn nothing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        entries = list(folder.iterdir())
+        descriptor = lock(folder)
+    except BlockingIOError:
+        raise
     except OSError as error:
         raise OSError(f"out must be a folder that can be made, got {folder}: {error}") from error
-    if entries:
-        raise FileExistsError(
-            f"out must be a new or empty folder, got {folder}, which holds {entries[0].name!r}: "
-            "resume it with momentem.resume, or choose another folder"
-        )
-    return lock(folder)
+    try:
+        # after the lock: what is seen now, no other process changes
+        entries = [path for path in folder.iterdir() if not UNFINISHED.fullmatch(path.name)]
+        if [path.name[:9] for path in entries] == ["00000000-"] and entries == list_segments(
+            folder
+        ):
+            entries[0].unlink()  # the first state of a run whose manifest was never written
+            entries = []
+        if entries:
+            raise FileExistsError(
+                f"out must be a new or empty folder, got {folder}, which holds "
+                f"{entries[0].name!r}: resume it with momentem.resume, or choose another folder"
+            )
+        forget_unfinished(folder)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def lock(folder: Path) -> int:
