@@ -1,4 +1,4 @@
-"""Crash at every point: each mkdir, creation, write, sync, rename and deletion of a run is numbered.
+"""Crash at every point: each mkdir, creation, write, sync, rename and deletion has a number.
 
     python benchmarks/crash_points.py CASE     every point of a case
 

@@ -225,8 +225,10 @@ def open_sink(
     positions: Any,
     spread: float,
     mesh: Mesh | None,
+    about: Mapping[str, Any] | None = None,
 ) -> Sink:
-    """Start the chains, and return the sink that their draws go to."""
+    """Start the chains, and return the sink that their draws go to. `about` goes to the manifest of
+    a run log."""
     begun = time.perf_counter()
     starts_key, init_key, run_key, _ = begin(plan.seed)
     with time_limit():
@@ -242,7 +244,7 @@ def open_sink(
     from momentem.run.log.write import create
 
     hashes = fingerprints(target, sampler, run_key, state)
-    return create(folder, plan, parameter_forms(target), hashes, here, mesh)
+    return create(folder, plan, parameter_forms(target), hashes, here, mesh, about)
 
 
 def run_to_end(

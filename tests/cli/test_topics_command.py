@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 
 def test_fit_leaves_samples_and_a_picture(run):
     _, out = run
-    assert (out / "topics.json").is_file()
+    assert (out / "result.json").is_file()
     assert (out / "perplexity.png").stat().st_size > 5_000
     assert load(out)["posterior"]["topics"].shape == (1, 2, 8, 2)
 
@@ -69,7 +69,7 @@ def test_transform_tells_words_it_does_not_know(run, capsys):
 
 def test_bad_input_is_an_exit_code(run, tmp_path, capsys):
     assert cli.main(["topics", "show", str(tmp_path)]) == 1
-    assert "topics.json" in capsys.readouterr().err
+    assert "manifest.json" in capsys.readouterr().err
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04")
     assert cli.main(["topics", "fit", str(tmp_path / "cut.npz"), "--out", str(tmp_path)]) == 1
     assert "cut.npz" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
     manifest.json                      settings, hashes of model, data and sampler, and versions; it
                                        is never changed
-    00000000-<sha256>.safetensors      the first state of the sampler, a copy of the manifest, and no
+    00000000-<sha256>.safetensors      the first state of the sampler and a copy of the manifest, no
                                        draws
     00000001-<sha256>.safetensors      draws, statistics, learning, and the state after them
     …
@@ -115,8 +115,14 @@ def claim(folder: Path) -> int:
                 f"{entries[0].name!r}: resume it with momentem.resume, or choose another folder"
             )
         forget_unfinished(folder)
-    except BaseException:
+        (folder / TEMPORARY).touch()
+        (folder / TEMPORARY).unlink()
+    except BaseException as error:
         os.close(descriptor)
+        if isinstance(error, PermissionError):
+            raise OSError(
+                f"out must be a folder that can be written to, got {folder}: {error}"
+            ) from error
         raise
     return descriptor
 
