@@ -101,9 +101,10 @@ def _print(run: TopicRun, num: int, corpus: Any) -> None:
     chosen = top_words(mean, num)
     scores = None if corpus is None else coherence(mean, corpus, num)
     active = active_topics(run.weights)
+    samples = f"{len(run.topics)} samples{'' if run.is_whole else ' so far'}"
     table = Table(
         title=f"{len(order)} topics, {active.min()} to {active.max()} of them active "
-        f"({_plain(run.about['sampler'])}, {len(run.topics)} samples{'' if run.is_whole else ' so far'})"
+        f"({_plain(run.about['sampler'])}, {samples})"
     )
     for column in ("topic", "weight", *([] if scores is None else ["NPMI"]), "words, ± their sd"):
         table.add_column(column)
