@@ -18,13 +18,14 @@ from momentem.checks import check_count, check_instance
 from momentem.devices._mesh import check_mesh
 from momentem.devices.agreement import agree, is_first, smallest, time_limit
 from momentem.run.health import warn
-from momentem.run.in_memory import Memory
+from momentem.run.in_memory import REMEDY, Memory
 from momentem.run.loop import begin, complete, init
 from momentem.run.plan import Here, Plan, Sink
 from momentem.samplers import sghmc_em, tuned_hmc_em
 from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_target
 from momentem.targets._starts import given_starts, starts
 from momentem.targets.parameters import parameter_forms
+from momentem.targets.streams import close_window
 from momentem.types import Sampler
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def open_sink(
         state = jax.block_until_ready(init(sampler, init_key, where, mesh=mesh))
     here = Here(0, False, state, None)
     if folder is None:
-        return Memory(plan, here, begun)
+        return Memory(plan, parameter_forms(target), here, begun)
     from momentem.run.log.fingerprint import fingerprints
     from momentem.run.log.write import create
 
@@ -263,18 +264,43 @@ def run_to_end(
 
     try:
         while True:
-            sampler = complete(target, sampler, plan, sink, progress, mesh)
+            failure = None
+            try:
+                sampler = complete(target, sampler, plan, sink, progress, mesh)
+            except Exception as error:
+                if not _is_worth_returning(sink, plan):
+                    raise
+                failure = error
             trace = sink.trace()
             found = convergence(trace) if is_judged and is_first() else None
             is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
             if is_last or not agree(int(is_short(found))):
                 break
-            sink.reserve(2 * sink.num_draws)
+            try:
+                sink.reserve(2 * sink.num_draws)
+            except MemoryError:
+                warn(f"{2 * sink.num_draws} draws do not fit in memory, so the run ends: {REMEDY}")
+                break
     finally:
         sink.close()
+        close_window(target)
     if is_first():
         warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged)
+    if failure is not None:
+        text = f"{type(failure).__name__}: {failure}"
+        trace.attrs["error"] = text
+        warn(
+            f"the run ended at iteration {sink.here.iteration} with an error, and what was drawn "
+            f"until then is returned: {text}"
+        )
     return trace
+
+
+def _is_worth_returning(sink: Sink, plan: Plan) -> bool:
+    """Return whether draws would be lost by an error. A log has them, and several processes would
+    not agree."""
+    has_draws = sink.here.iteration > plan.num_warmup
+    return has_draws and not sink.is_durable and jax.process_count() == 1
 
 
 def choose_sampler(target: AnyTarget, sampler: Sampler | None) -> Sampler:

@@ -26,14 +26,14 @@ def test_it_computes_what_jit_does():
     np.testing.assert_allclose(made(x, num=3), powers(x, num=3), rtol=1e-14)
     made(x, num=3)
     made(x, num=4)
-    assert made.soon._cache_size() == made.num_compiled() == 2
+    assert made.soon.num_compiled() == made.num_compiled() == 2
 
 
 def test_settings_that_xla_does_not_know_are_left_out(monkeypatch, asked_anew):
     monkeypatch.setattr(programs, "SOON", {"xla_no_such_setting": True})
     made = program(lambda x: -x)
     assert made(2.0) == -2.0
-    assert made.usual._cache_size() == 1
+    assert made.usual.num_compiled() == 1
 
 
 def test_whoever_names_a_setting_has_it_as_usual(monkeypatch, asked_anew):
@@ -41,10 +41,10 @@ def test_whoever_names_a_setting_has_it_as_usual(monkeypatch, asked_anew):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
     made = program(lambda x: -x)
     assert made(2.0) == -2.0
-    assert made.usual._cache_size() == 1
+    assert made.usual.num_compiled() == 1
 
 
 def test_fewer_optimisations_still_are_fewer(quick_compilation):
     made = program(lambda x: -x)
     assert made(2.0) == -2.0
-    assert made.usual._cache_size() == 1
+    assert made.usual.num_compiled() == 1

@@ -35,7 +35,7 @@ from momentem.targets.parameters import parameter_forms, parameter_names
 from momentem.targets.streams import Window, set_clock, turn_window
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 from momentem.xla import keys
-from momentem.xla.compile import program
+from momentem.xla.compile import bounded, program, shapes_of
 
 __all__ = ["begin", "complete", "freeze", "init"]
 
@@ -214,7 +214,7 @@ def _iterations(
 
 
 STATIC = ("size", "thin", "keep", "mesh", "is_gathered")
-_fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (jax.jit, program))
+_fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (bounded, program))
 
 
 def _spacing(thin: int, moments: Streamed | None, target: AnyTarget) -> int:
@@ -263,7 +263,7 @@ def _first_rows(count: int, arrays: dict[str, Any]) -> dict[str, Any]:
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
     """Return the number of rows of a chunk's buffers. It is a power of two, so that runs of similar
     length share a program."""
-    row = jax.tree.leaves(jax.eval_shape(_record, sampler, key, state)[1])
+    row = jax.tree.leaves(shapes_of(_record, sampler, key, state)[1])
     row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in row)
     rows = max(1, min(most, CHUNK_ITERATIONS, CHUNK_BYTES // row_bytes))
     return 2 ** math.ceil(math.log2(rows))

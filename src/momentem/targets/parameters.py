@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from momentem.xla.compile import shapes_of
+
 __all__ = [
     "Parameters",
     "as_parameters",
@@ -29,13 +31,13 @@ def parameter_names(parameters: Any) -> list[str]:
 
 def parameter_forms(target: Any) -> dict[str, Any]:
     """Return the shape and dtype of every parameter of a target, by its name."""
-    like = jax.eval_shape(target.constrain, target.initial)
+    like = shapes_of(target.constrain, target.initial)
     return dict(zip(parameter_names(like), jax.tree.leaves(like), strict=True))
 
 
 def check_scalar(name: str, function: Callable, parameters: Parameters, *rest: Any) -> None:
     """Refuse a user's function that does not return one scalar of the parameters' dtype."""
-    result = jax.eval_shape(function, parameters, *rest)
+    result = shapes_of(function, parameters, *rest)
     shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
     expected = jax.tree.leaves(parameters)[0].dtype
     if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):

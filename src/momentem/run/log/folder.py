@@ -45,6 +45,17 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 2**26  # a copy of it is in a header, which safetensors limits to 100 MB
 PART = "process-"
+# settings of JAX that change programs, or the numbers that they draw, and not their text
+CONFIG = (
+    "jax_disable_most_optimizations",
+    "jax_default_matmul_precision",
+    "jax_threefry_partitionable",
+    "jax_threefry_gpu_kernel_lowering",
+    "jax_exec_time_optimization_effort",
+    "jax_optimization_level",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+)
 # of our own writes, and of those of safetensors, which earlier versions left to it
 UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}|\.tmp[A-Za-z0-9]{{6}}")
 
@@ -87,8 +98,25 @@ def layout(mesh: Mesh | None) -> dict[str, Any]:
         "x64": bool(jax.config.read("jax_enable_x64")),
         "platform": jax.default_backend(),
         "num_devices": jax.device_count(),
+        **_compilation(),
         **grid,
     }
+
+
+def _compilation() -> dict[str, Any]:
+    """Return the settings of compilation that may change the bits of draws."""
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    harmless = ("--xla_force_host_platform_device_count", "--xla_dump", "--xla_hlo_profile")
+    return {
+        "xla_flags": sorted(flag for flag in flags if not flag.startswith(harmless)),
+        "libtpu_args": os.environ.get("LIBTPU_INIT_ARGS", ""),
+        **{name: _read_config(name) for name in CONFIG},
+    }
+
+
+def _read_config(name: str) -> str:
+    # some can be read as attributes only; an older or newer JAX has not all of them
+    return str(getattr(jax.config, name, None))
 
 
 def claim(folder: Path) -> int:

@@ -123,7 +123,7 @@ class RunLog:
         lock: from `folder.lock`. Closing the log releases it.
     """
 
-    is_local = True
+    is_local = is_durable = True
 
     def __init__(self, run: Run, here: Here, seconds: float, lock: int):
         self.run, self.here, self.num_draws = run, here, run.plan.num_draws
