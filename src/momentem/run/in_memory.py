@@ -66,7 +66,7 @@ def _check_size(plan: Plan, forms: Mapping[str, Any]) -> None:
         most = math.prod(os.sysconf(name) for name in names)
         if needed > most:
             raise ValueError(
-                f"the trace must fit in memory, and its {plan.num_draws} draws of {plan.num_chains} "
+                f"the trace must fit in memory, and {plan.num_draws} draws of {plan.num_chains} "
                 f"chains need {needed / 1e9:.1f} GB of {most / 1e9:.1f} GB; {REMEDY}"
             )
 

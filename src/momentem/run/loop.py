@@ -35,7 +35,7 @@ from momentem.targets.parameters import parameter_forms, parameter_names
 from momentem.targets.streams import Window, set_clock, turn_window
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 from momentem.xla import keys
-from momentem.xla.compile import bounded, program, shapes_of
+from momentem.xla.compile import bounded, program
 
 __all__ = ["begin", "complete", "freeze", "init"]
 
@@ -125,6 +125,9 @@ def _fresh_moments(target: AnyTarget, plan: Plan) -> Streamed | None:
 def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vectors, dict, dict]]:
     state, info = sampler.step(key, state)
     return state, (info.chains.position, info.chains.stats, info.learning)
+
+
+_shapes = bounded(_record)
 
 
 def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
@@ -263,7 +266,7 @@ def _first_rows(count: int, arrays: dict[str, Any]) -> dict[str, Any]:
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
     """Return the number of rows of a chunk's buffers. It is a power of two, so that runs of similar
     length share a program."""
-    row = jax.tree.leaves(shapes_of(_record, sampler, key, state)[1])
+    row = jax.tree.leaves(_shapes.shapes(sampler, key, state)[1])
     row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in row)
     rows = max(1, min(most, CHUNK_ITERATIONS, CHUNK_BYTES // row_bytes))
     return 2 ** math.ceil(math.log2(rows))

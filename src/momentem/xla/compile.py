@@ -25,6 +25,7 @@ SOON: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optim
 
 
 MOST = 16  # programs of one function that are kept
+LOOKS = 64  # at shapes, after which what was traced for them is forgotten
 
 
 class bounded:
@@ -37,17 +38,26 @@ class bounded:
 
     def __init__(self, function: Callable, **options: Any):
         self._compiled: Any = jax.jit(function, **options)
+        self._num_forgotten = self._num_looks = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled `function`."""
         result = self._compiled(*args, **kwargs)
-        if self.num_compiled() > MOST:
+        if (size := self._compiled._cache_size()) > MOST:
+            self._num_forgotten += size
             self._compiled.clear_cache()
         return result
 
+    def shapes(self, *args: Any) -> Any:
+        """Return the shapes and dtypes of the results, without computing them."""
+        self._num_looks += 1
+        if self._num_looks % LOOKS == 0:
+            self._compiled.clear_cache()
+        return self._compiled.eval_shape(*args)
+
     def num_compiled(self) -> int:
-        """Return the number of programs that are kept."""
-        return self._compiled._cache_size()
+        """Return the number of programs compiled so far."""
+        return self._num_forgotten + self._compiled._cache_size()
 
 
 def shapes_of(function: Callable, *args: Any) -> Any:
