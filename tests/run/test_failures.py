@@ -164,7 +164,7 @@ def calling(iteration_of_failure):
 def test_an_error_in_the_draws_returns_what_was_drawn():
     target = calling(600)
     sampler = mt.hmc(target, 0.5, 3)
-    with pytest.warns(mt.SamplingWarning, match=r"ended at iteration \d+ .*simulator is gone"):
+    with pytest.warns(mt.SamplingWarning, match=r"(?s)ended at iteration \d+ .*simulator is gone"):
         trace = mt.sample(target, sampler, num_draws=10**5, num_warmup=5, num_chains=2)
     assert trace["posterior"].sizes["draw"] > 0
     assert trace.attrs["is_interrupted"] == 1

@@ -22,7 +22,7 @@ def call(kind, i):
         return mt.sample(target, mt.hmc(target, 0.5, 3), 10, 10, 2, **sizes)
     rows = mt.stream(mt.sources.from_arrays(x), window_rows=1000)
     target = mt.dataset(lambda mu: -0.5 * mu**2, likelihood, rows, 0.0, batch_size=20)
-    return mt.sample(target, mt.sghmc(target, 0.01, 1.0, 3), 10, 10, 2, **sizes)
+    return mt.sample(target, mt.sghmc(target, 0.01, 3), 10, 10, 2, **sizes)
 
 def memory():
     gc.collect()
