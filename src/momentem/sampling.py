@@ -287,7 +287,8 @@ def run_to_end(
     if is_first():
         warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged)
     if failure is not None:
-        text = f"{type(failure).__name__}: {failure}"
+        said = str(failure).strip().splitlines()[-1:]  # before it: the traceback of a callback
+        text = ": ".join([type(failure).__name__, *said])
         trace.attrs["error"] = text
         warn(
             f"the run ended at iteration {sink.here.iteration} with an error, and what was drawn "

@@ -175,5 +175,5 @@ def test_an_error_in_the_draws_returns_what_was_drawn():
 
 def test_an_error_before_the_first_draw_is_raised():
     target = calling(30)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="the simulator is gone"):
+    with pytest.raises((RuntimeError, ValueError), match="the simulator is gone"):
         mt.sample(target, mt.hmc(target, 0.5, 3), num_draws=10, num_warmup=100, num_chains=2)
