@@ -1,12 +1,18 @@
 """A process that hangs is named, and the healthy ones end by their own clock."""
 
+import subprocess
+
 import jax
 import pytest
 
 from momentem.devices import launch, worker
 
 
-class Child:
+class Child(subprocess.Popen):
+    """A process that was never started."""
+
+    _child_created = False
+
     def __init__(self, code):
         self.code = code
 
@@ -32,7 +38,7 @@ def test_healthy_processes_end_before_jax_would_abort_them(monkeypatch):
     given = {}
     monkeypatch.setenv("MOMENTEM_TIMEOUT", "20")
     monkeypatch.setattr(jax.distributed, "initialize", lambda **limits: given.update(limits))
-    before = jax.config.read("jax_enable_preemption_service")
+    before = jax.config.jax_enable_preemption_service
     try:
         worker._join("cluster")
     finally:

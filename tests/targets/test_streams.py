@@ -250,6 +250,6 @@ def test_the_reader_of_a_stream_ends_with_its_run():
                         batch_size=20)  # fmt: skip
     sampler = mt.sghmc(target, step_size=0.01, friction=1.0, num_steps=2)
     first = mt.sample(target, sampler, num_draws=10, num_warmup=0, num_chains=2)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     again = mt.sample(target, sampler, num_draws=10, num_warmup=0, num_chains=2)
     assert first["posterior"].equals(again["posterior"])

@@ -115,8 +115,11 @@ def _compilation() -> dict[str, Any]:
 
 
 def _read_config(name: str) -> str:
-    # some can be read as attributes only; an older or newer JAX has not all of them
-    return str(getattr(jax.config, name, None))
+    """Return a setting as text. Some can only be read as attributes, and no JAX has them all."""
+    try:
+        return str(jax.config.read(name))
+    except (AttributeError, KeyError):
+        return str(getattr(jax.config, name, None))
 
 
 def claim(folder: Path) -> int:
