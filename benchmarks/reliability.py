@@ -3,6 +3,9 @@
 python benchmarks/reliability.py                 all of it, about 40 minutes and 9 GB of disk
 python benchmarks/reliability.py --only memory --draws 1000000
 
+crashes     a crash, and a full disk, at every mkdir, creation, write, sync and rename of a run, of
+            five kinds of run; started again to the same bits
+mutations   files of all formats that are read, mutated: refused, told of, or the same
 kills       SIGKILL at random times of HMC-EM, SGNHT-EM and SG-NPHMC-EM (minibatches), resumed;
             SHA-256 of all draws, statistics and M-steps against a run that was not killed
 memory      10^7 draws of 100 numbers, streamed: peak memory above that of a run of 5,000
@@ -32,15 +35,40 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import crash_points
 import hostile_files
 import injections
 import kills
 import lost_peers
 import momentem as mt
+import mutated_files
 from momentem.reproduce.timing import ratio, time_interleaved
 
 MAX_GROWTH = 300e6  # bytes, of the streamed run
 MAX_LOG, MAX_BAR = 0.03, 0.02
+
+
+def check_crashes(given):
+    for name in crash_points.CASES:
+        for failure, is_full in (("crash", False), ("full disk", True)):
+            with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+                tried, bad = crash_points.trials(name, folder, is_full)
+            yield (
+                f"{failure} at every point, {name}",
+                f"{tried} points, lost or other bits {len(bad)} {bad or ''}",
+                not bad,
+            )
+
+
+def check_mutations(given):
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        for name, answers, bad in mutated_files.trials(given.mutations, folder, given.seed):
+            counts = ", ".join(f"{answer} {times}" for answer, times in sorted(answers.items()))
+            yield (
+                f"mutated files, {name}",
+                f"{sum(answers.values())}: {counts} {bad or ''}",
+                not bad,
+            )
 
 
 def check_kills(given):
@@ -204,6 +232,8 @@ def check_devices(given):
 
 
 CHECKS = {
+    "crashes": check_crashes,
+    "mutations": check_mutations,
     "kills": check_kills,
     "memory": check_memory,
     "injections": check_injections,
@@ -217,6 +247,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=CHECKS, action="append")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--mutations", type=int, default=2000, help="files that are mutated")
     parser.add_argument("--draws", type=int, default=10**7)
     parser.add_argument("--length", type=int, default=20_000, help="draws of a timed run")
     parser.add_argument("--rounds", type=int, default=7)

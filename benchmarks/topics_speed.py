@@ -30,6 +30,7 @@ from momentem.run.in_memory import Memory
 from momentem.run.loop import complete
 from momentem.run.plan import Here
 from momentem.sampling import make_plan
+from momentem.targets.parameters import parameter_forms
 from momentem.targets.streams import set_clock
 from momentem.topics.documents import DocumentStream
 from momentem.topics.local import gibbs
@@ -92,7 +93,7 @@ def contenders(train):
         state = sampler.init(key, position[None])
 
         def go():
-            sink = Memory(plan, Here(0, False, state, None), 0.0)
+            sink = Memory(plan, parameter_forms(target), Here(0, False, state, None), 0.0)
             sink.num_draws = 0
             complete(target, sampler, plan, sink, False, None)
             return sink.here.state

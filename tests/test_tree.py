@@ -11,7 +11,7 @@ import pytest
 import momentem
 
 SOURCE = Path(momentem.__file__).parent
-LOW = {"types", "pytrees", "checks", "moments", "_version"}
+LOW = {"types", "pytrees", "checks", "files", "moments", "_version"}
 GROUND = LOW | {"xla", "devices", "masses", "maps", "targets"}
 CORE = GROUND | {"kernels", "em", "riemannian", "tuning", "samplers", "run", "sampling"}
 SEES = {

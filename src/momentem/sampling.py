@@ -18,7 +18,7 @@ from momentem.checks import check_count, check_instance
 from momentem.devices._mesh import check_mesh
 from momentem.devices.agreement import agree, is_first, smallest, time_limit
 from momentem.run.health import warn
-from momentem.run.in_memory import Memory
+from momentem.run.in_memory import REMEDY, Memory
 from momentem.run.loop import begin, complete, init
 from momentem.run.plan import Here, Plan, Sink
 from momentem.samplers import sghmc_em, tuned_hmc_em
@@ -26,6 +26,7 @@ from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_targe
 from momentem.targets._starts import given_starts, starts
 from momentem.targets.origin import Labels, label_data, small_data
 from momentem.targets.parameters import parameter_forms
+from momentem.targets.streams import close_window
 from momentem.types import Kernel, Sampler
 
 if TYPE_CHECKING:
@@ -271,8 +272,10 @@ def open_sink(
     positions: Any,
     spread: float,
     mesh: Mesh | None,
+    about: Mapping[str, Any] | None = None,
 ) -> Sink:
-    """Start the chains, and return the sink that their draws go to."""
+    """Start the chains, and return the sink that their draws go to. `about` goes to the manifest of
+    a run log."""
     begun = time.perf_counter()
     starts_key, init_key, run_key, _ = begin(plan.seed)
     with time_limit():
@@ -283,12 +286,12 @@ def open_sink(
         state = jax.block_until_ready(init(sampler, init_key, where, mesh=mesh))
     here = Here(0, False, state, None)
     if folder is None:
-        return Memory(plan, here, begun)
+        return Memory(plan, parameter_forms(target), here, begun)
     from momentem.run.log.fingerprint import fingerprints
     from momentem.run.log.write import create
 
     hashes = fingerprints(target, sampler, run_key, state)
-    return create(folder, plan, parameter_forms(target), hashes, here, mesh)
+    return create(folder, plan, parameter_forms(target), hashes, here, mesh, about)
 
 
 def run_to_end(
@@ -307,17 +310,36 @@ def run_to_end(
 
     try:
         while True:
-            sampler = complete(target, sampler, plan, sink, progress, mesh)
+            failure = None
+            try:
+                sampler = complete(target, sampler, plan, sink, progress, mesh)
+            except Exception as error:
+                if not _is_worth_returning(sink, plan):
+                    raise
+                failure = error
             trace = _with_data(sink.trace(), target)
             found = convergence(trace) if is_judged and is_first() else None
             is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
             if is_last or not agree(int(is_short(found))):
                 break
-            sink.reserve(2 * sink.num_draws)
+            try:
+                sink.reserve(2 * sink.num_draws)
+            except MemoryError:
+                warn(f"{2 * sink.num_draws} draws do not fit in memory, so the run ends: {REMEDY}")
+                break
     finally:
         sink.close()
+        close_window(target)
     if is_first():
         warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged)
+    if failure is not None:
+        said = str(failure).strip().splitlines()[-1:]  # before it: the traceback of a callback
+        text = ": ".join([type(failure).__name__, *said])
+        trace.attrs["error"] = text
+        warn(
+            f"the run ended at iteration {sink.here.iteration} with an error, and what was drawn "
+            f"until then is returned: {text}"
+        )
     return trace
 
 
@@ -329,6 +351,13 @@ def _with_data(trace: "xarray.DataTree", target: AnyTarget) -> "xarray.DataTree"
     for group, arrays in small_data(target.origin).items():
         trace[group] = DataTree(label_data(arrays, labels))
     return trace
+
+
+def _is_worth_returning(sink: Sink, plan: Plan) -> bool:
+    """Return whether draws would be lost by an error. A log has them, and several processes would
+    not agree."""
+    has_draws = sink.here.iteration > plan.num_warmup
+    return has_draws and not sink.is_durable and jax.process_count() == 1
 
 
 def choose_sampler(

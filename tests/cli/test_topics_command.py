@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from momentem import cli, load
+from momentem.topics import runs
 
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -26,7 +27,7 @@ def run(tmp_path_factory):
 
 def test_fit_leaves_samples_and_a_picture(run):
     _, out = run
-    assert (out / "topics.json").is_file()
+    assert (out / "result.json").is_file()
     assert (out / "perplexity.png").stat().st_size > 5_000
     assert load(out)["posterior"]["topics"].shape == (1, 2, 8, 2)
 
@@ -55,6 +56,20 @@ def test_show(run, capsys):
     assert "perplexity" in printed
 
 
+def test_words_with_markup_and_control_characters_are_shown_as_they_are(tmp_path, capsys):
+    words = ["[/nope]", "[red]", "\x1b]0;title\x07", "plain"]
+    topics = np.full((2, 4, 2), 0.25)
+    about = {name: 1 for name in runs.COUNTS} | {"num_words": 4, "num_topics": 2, "thin": 1}
+    about |= {"sampler": "[bold]", "topic_shape": 0.05, "vocabulary": words}
+    trace = {name: np.full(2, np.nan) for name in ("iteration", "seconds", "single", "average")}
+    run = runs.TopicRun(topics, np.ones((2, 2)), np.ones((2, 3)), trace, about=about)
+    runs.save(run, tmp_path / "run")
+    assert cli.main(["topics", "show", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert all(word in printed for word in ("[/nope]", "[red]", "[bold]", "title"))
+
+
 def test_transform_tells_words_it_does_not_know(run, capsys):
     folder, out = run
     (folder / "new.txt").write_text("bread oven flour zeppelin\nship anchor\n", encoding="utf-8")
@@ -69,7 +84,7 @@ def test_transform_tells_words_it_does_not_know(run, capsys):
 
 def test_bad_input_is_an_exit_code(run, tmp_path, capsys):
     assert cli.main(["topics", "show", str(tmp_path)]) == 1
-    assert "topics.json" in capsys.readouterr().err
+    assert "manifest.json" in capsys.readouterr().err
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04")
     assert cli.main(["topics", "fit", str(tmp_path / "cut.npz"), "--out", str(tmp_path)]) == 1
     assert "cut.npz" in capsys.readouterr().err

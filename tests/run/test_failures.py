@@ -3,6 +3,7 @@
 import os
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import momentem as mt
 from injections import answer, cases, fixed_samplers, run
 from momentem.run import loop
+from momentem.run.in_memory import Memory
 from momentem.run.log import folder
 from momentem.run.log import segment as segments
 from momentem.run.log import write as store
@@ -79,17 +81,17 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 def test_a_full_disk_loses_no_segment(tmp_path, monkeypatch):
     """The third segment does not fit: the error says so, what was before is read, and a resumed run
     has the same draws."""
-    save_file, written = segments.save_file, []
+    write, written = os.write, []
 
-    def full(arrays, path, metadata):
-        written.append(path)
-        if len(written) == 3:
-            path.write_bytes(b"half of it")
+    def full(descriptor, content):
+        written.append(content)
+        if len(written) == 4:  # the first state, the manifest, and a segment are there
+            write(descriptor, content[: len(content) // 2])
             raise OSError(28, "No space left on device")
-        save_file(arrays, path, metadata)
+        return write(descriptor, content)
 
     monkeypatch.setattr(store, "SEGMENT_SECONDS", 0.0)
-    monkeypatch.setattr(segments, "save_file", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match=r"segment 2 could not be written.*No space.*momentem.resume"):
         mt.sample(TARGET, SAMPLER, num_draws=100, num_warmup=0, out=tmp_path / "run")
     assert len(os.listdir(tmp_path / "run")) == 3  # with the manifest
@@ -104,7 +106,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     def read_only(*_, **__):
         raise PermissionError(13, "Permission denied")  # whoever runs the tests may be root
 
-    monkeypatch.setattr(segments, "save_file", read_only)
+    monkeypatch.setattr(segments, "publish", read_only)
     with pytest.raises(OSError, match=r"out must be a folder that can be written to.*denied"):
         mt.sample(TARGET, SAMPLER, out=tmp_path / "run")
 
@@ -122,3 +124,56 @@ def test_an_error_in_mid_run_keeps_what_was_drawn(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="the device is gone"):
         mt.sample(TARGET, SAMPLER, num_draws=100, num_warmup=0, out=tmp_path / "run")
     assert mt.load(tmp_path / "run")["posterior"].sizes["draw"] >= 3
+
+
+def test_a_trace_that_does_not_fit_in_memory_is_refused_before_it_is_drawn():
+    with pytest.raises(ValueError, match=r"trace must fit in memory.* GB; draw to a folder"):
+        mt.sample(TARGET, SAMPLER, num_draws=10**13)
+
+
+def test_more_draws_than_fit_end_the_run_and_lose_nothing(monkeypatch):
+    def full(self, num_draws):
+        raise MemoryError
+
+    monkeypatch.setattr(Memory, "reserve", full)
+    monkeypatch.setattr("momentem.run.diagnostics.is_short", lambda found: True)
+    with pytest.warns(mt.SamplingWarning, match="2000 draws do not fit in memory"):
+        trace = mt.sample(TARGET, num_warmup=100)
+    assert trace["posterior"].sizes["draw"] == 1000
+
+
+def calling(iteration_of_failure):
+    """A density that calls Python, which raises in the end."""
+    calls = []
+
+    def volume(x):
+        calls.append(0)
+        if len(calls) > iteration_of_failure:
+            raise RuntimeError("the simulator is gone")
+        return np.zeros((), x.dtype)
+
+    @jax.custom_jvp
+    def called(x):
+        form = jax.ShapeDtypeStruct((), x.dtype)
+        return jax.pure_callback(volume, form, x, vmap_method="sequential")
+
+    called.defjvp(lambda primals, tangents: (called(*primals), jnp.zeros((), primals[0].dtype)))
+    return mt.density(lambda x: -0.5 * jnp.sum(x**2) + called(x), jnp.zeros(2))
+
+
+def test_an_error_in_the_draws_returns_what_was_drawn():
+    target = calling(600)
+    sampler = mt.hmc(target, 0.5, 3)
+    with pytest.warns(mt.SamplingWarning, match=r"(?s)ended at iteration \d+ .*simulator is gone"):
+        trace = mt.sample(target, sampler, num_draws=10**5, num_warmup=5, num_chains=2)
+    assert trace["posterior"].sizes["draw"] > 0
+    assert trace.attrs["is_interrupted"] == 1
+    assert "the simulator is gone" in trace.attrs["error"]
+    whole = mt.sample(TARGET, SAMPLER, num_draws=10, num_warmup=5, num_chains=2)
+    assert "error" not in whole.attrs
+
+
+def test_an_error_before_the_first_draw_is_raised():
+    target = calling(30)
+    with pytest.raises((RuntimeError, ValueError), match="the simulator is gone"):
+        mt.sample(target, mt.hmc(target, 0.5, 3), num_draws=10, num_warmup=100, num_chains=2)

@@ -146,9 +146,9 @@ def test_resumed_runs_go_on_in_the_window_they_were_in(tmp_path):
 def test_a_new_window_is_no_new_program():
     target = streamed()
     sampler = mt.sghmc(target, step_size=0.05, num_steps=2)
-    before = loop._fast._cache_size()
+    before = loop._fast.num_compiled()
     mt.sample(target, sampler, num_draws=50, num_warmup=0, num_chains=2, progress=False)
-    assert loop._fast._cache_size() == before + 1
+    assert loop._fast.num_compiled() == before + 1
 
 
 def spread(hold):
@@ -239,3 +239,17 @@ def test_a_parquet_column_must_exist(sources, tmp_path):
 def test_the_page_on_streams_runs():
     page = (Path(__file__).parents[2] / "docs/streams.md").read_text()
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {})
+
+
+def test_the_reader_of_a_stream_ends_with_its_run():
+    import threading
+
+    before = threading.active_count()
+    data = mt.stream(mt.sources.from_arrays(np.ones(400)), window_rows=100)
+    target = mt.dataset(lambda mu: -0.5 * mu**2, lambda mu, x: -0.5 * (x - mu) ** 2, data, 0.0,
+                        batch_size=20)  # fmt: skip
+    sampler = mt.sghmc(target, step_size=0.01, friction=1.0, num_steps=2)
+    first = mt.sample(target, sampler, num_draws=10, num_warmup=0, num_chains=2)
+    assert threading.active_count() <= before
+    again = mt.sample(target, sampler, num_draws=10, num_warmup=0, num_chains=2)
+    assert first["posterior"].equals(again["posterior"])

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -13,7 +14,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentem.topics import corpus, split_documents, split_words
+from momentem.files import digest_of, hash_file
+from momentem.topics import corpus, corpus_files, split_documents, split_words
 from momentem.topics.corpus_files import load, save
 
 from corpora import (
@@ -247,9 +249,10 @@ def test_interrupted_save_is_not_a_corpus(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError("disk full")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="disk full"):
         save(corpus(TABLE), tmp_path)
+    monkeypatch.undo()
     with pytest.raises(FileNotFoundError):
         load(tmp_path)
 
@@ -328,8 +331,9 @@ def test_load_unpickles_no_object(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "other"}, "must be of 'momentem corpus', version 1, got .*other"),
-        ({"version": 2}, "version 1, got .*2"),
+        ({"format": "other"}, "must be of 'momentem corpus', version 2, got .*other"),
+        ({"version": 1}, "version 1, which had no SHA-256"),
+        ({"version": 3}, "version 2, got .*3"),
         ({"num_documents": 5}, r"starts\.npy must have 6 numbers"),
         ({"num_entries": 9}, r"words\.npy must have 9 numbers"),
         ({"num_words": 0}, "num_words in .* must be a int >= 1, got 0"),
@@ -343,10 +347,76 @@ def test_load_unpickles_no_object(tmp_path):
 )
 def test_load_refuses_other_meta(tmp_path, changes, message):
     save(corpus(TABLE, WORDS), tmp_path)
-    meta = json.loads((tmp_path / "meta.json").read_text()) | changes
-    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    sign(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
         load(tmp_path)
+
+
+def sign(folder, **changes):
+    """Change what meta.json says, and the hashes in it, as an attacker can."""
+    path = folder / "meta.json"
+    meta = json.loads(path.read_text()) | changes
+    del meta["sha256"]
+    if isinstance(meta["files"], dict) and "files" not in changes:
+        meta["files"] = {name: hash_file(folder / name) for name in meta["files"]}
+    path.write_text(json.dumps({"sha256": digest_of(json.dumps(meta)), **meta}))
+
+
+@pytest.mark.parametrize("name", ["starts.npy", "words.npy", "counts.npy", "vocabulary.txt"])
+def test_a_flipped_bit_is_noticed(tmp_path, name):
+    save(corpus(TABLE, WORDS), tmp_path)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[-2] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=r"SHA-256|must not decrease|end with the number"):
+        load(tmp_path)
+
+
+def test_a_flipped_bit_in_meta_is_noticed(tmp_path):
+    save(corpus(TABLE), tmp_path)
+    path = tmp_path / "meta.json"
+    path.write_text(path.read_text().replace('"num_words": 4', '"num_words": 5'))
+    with pytest.raises(ValueError, match="must have the SHA-256 that it names"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("words", [0, 2, 1, 3, 0, 1, 2, 4], "words below 4"),
+        ("words", [2, 0, 1, 3, 0, 1, 2, 3], "must ascend within a document, .* at entry 1"),
+        ("words", [0, 2, 1, 3, 0, 1, 1, 3], "at entry 6"),
+        ("counts", [2, 1, 3, 0, 5, 1, 1, 1], "counts of at least 1"),
+    ],
+)
+def test_what_is_signed_is_checked_too(tmp_path, name, array, message):
+    save(corpus(TABLE), tmp_path)
+    kind = np.load(tmp_path / f"{name}.npy").dtype
+    np.save(tmp_path / f"{name}.npy", np.array(array, kind))
+    sign(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path)
+
+
+def test_files_outside_the_folder_and_nests_are_refused(tmp_path):
+    save(corpus(TABLE), tmp_path / "saved")
+    path = tmp_path / "saved/words.npy"
+    path.rename(tmp_path / "outside.npy")
+    path.symlink_to(tmp_path / "outside.npy")
+    with pytest.raises(ValueError, match="a file outside the folder"):
+        load(tmp_path / "saved")
+    (tmp_path / "saved/meta.json").write_text('{"a":' * 10**4)
+    with pytest.raises(ValueError, match="nested too deep"):
+        load(tmp_path / "saved")
+
+
+def test_arrays_are_written_as_numpy_writes_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_files, "BLOCK", 3)
+    save(corpus(TABLE), tmp_path)
+    for name in ("starts", "words", "counts"):
+        np.save(tmp_path / "again.npy", np.load(tmp_path / f"{name}.npy"))
+        assert (tmp_path / "again.npy").read_bytes() == (tmp_path / f"{name}.npy").read_bytes()
+    assert_same(load(tmp_path), corpus(TABLE))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", b"\xff"])

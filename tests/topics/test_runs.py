@@ -14,10 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import hostile_files
 import momentem
+from momentem import files
 from momentem.pytrees import Static, find_node
 from momentem.run import loop
 from momentem.run.log import write as log
+from momentem.run.log.segment import write_segment
 from momentem.targets.streams import Window, set_clock, turn_window
 from momentem.topics import TopicModel, corpus, runs, split_words
 from momentem.topics._fit import fit
@@ -288,8 +291,18 @@ def test_saved_and_loaded(tmp_path):
 
 
 def with_about(folder, **changes):
-    path = Path(folder) / "topics.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    """Change what the manifest says of topics, and whatever names its hash, as an attacker can."""
+    path = Path(folder) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["topics"] |= changes
+    path.write_text(json.dumps(manifest))
+    previous = files.hash_file(path)
+    for segment in hostile_files.segments(Path(folder)):
+        arrays, about = hostile_files.opened(segment)
+        segment.unlink()
+        about = {name: about[name] for name in about if name != "number"} | {"previous": previous}
+        previous = write_segment(Path(folder), int(segment.name[:8]), arrays, about).digest
+    (Path(folder) / "result.json").unlink()
 
 
 @pytest.mark.parametrize(
@@ -299,13 +312,101 @@ def with_about(folder, **changes):
         ({"num_words": 11, "vocabulary": None}, "must have shape"),
         ({"vocabulary": ["one"]}, "must have 12 words"),
         ({"thin": "5"}, "thin in .* must be a whole number"),
-        ({"format": "momentem-topics-9"}, "must have the format momentem-topics-2"),
+        ({"format": 9}, "must have the format 3"),
     ],
 )
 def test_what_does_not_fit_is_refused(small_run, changes, message):
+    with_about(small_run)
+    TopicModel.load(small_run)
+    (small_run / "result.json").write_text("{}")
     with_about(small_run, **changes)
     with pytest.raises(ValueError, match=message):
         TopicModel.load(small_run)
+
+
+def test_words_belong_to_their_samples(small_run):
+    """A changed word, and the words of another run: neither is taken in silence."""
+    path = small_run / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b"word3", b"ward3"))
+    with pytest.raises(ValueError, match="is of another run than"):
+        TopicModel.load(small_run)
+    (small_run / "result.json").unlink()
+    with (
+        pytest.warns(momentem.SamplingWarning, match="does not follow the manifest"),
+        pytest.raises(ValueError, match="no samples"),
+    ):
+        TopicModel.load(small_run)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("[", "[1", 1), "JSON|SHA-256"),
+        (lambda text: text.replace("null", "0.5", 1).replace("0.", "1.", 3), "SHA-256"),
+        (lambda text: text.replace('"manifest": "', '"manifest": "0', 1), "SHA-256"),
+        (lambda text: "[]", "table"),
+        (lambda text: "[" * 10**5, "too deep"),
+        (lambda text: '{"single": Infinity}', "Infinity"),
+    ],
+)
+def test_a_changed_result_is_refused(small_run, change, message):
+    path = small_run / "result.json"
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ValueError, match=message):
+        TopicModel.load(small_run)
+
+
+def test_the_result_of_another_run_is_refused(small_run, tmp_path):
+    run(tmp_path / "other", num_draws=10, seed=3)
+    shutil.copy(tmp_path / "other/result.json", small_run)
+    with pytest.raises(ValueError, match="is of another run"):
+        TopicModel.load(small_run)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -1.0, 2.0])
+def test_samples_that_are_no_topics_are_refused(small_run, tmp_path, bad):
+    found = TopicModel.load(small_run).run_
+    topics = found.topics.copy()
+    topics[0, 0, 0] = bad
+    runs.save(found._replace(topics=topics), tmp_path / "bad")
+    with pytest.raises(ValueError, match="cannot be read as a run of topics"):
+        TopicModel.load(tmp_path / "bad")
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_search(tmp_path, monkeypatch):
+    def searched(*arguments):
+        raise AssertionError("it searched for a start first")
+
+    def read_only(path, *arguments, **options):
+        raise PermissionError(13, "Permission denied")  # whoever runs the tests may be root
+
+    monkeypatch.setattr("momentem.topics._fit._find_start", searched)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="out must be a folder"):
+        run(tmp_path / "file")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(Path, "touch", read_only)
+    with pytest.raises(OSError, match="out must be a folder that can be written to"):
+        run(tmp_path / "folder")
+
+
+def test_ctrl_c_keeps_the_samples_so_far(tmp_path, small_segments, monkeypatch):
+    whole, advance, calls = run(), loop._advance, []
+
+    def interrupted(*arguments, **options):
+        calls.append(0)
+        if len(calls) == 13:
+            raise KeyboardInterrupt
+        return advance(*arguments, **options)
+
+    monkeypatch.setattr(loop, "_advance", interrupted)
+    found = run(tmp_path / "run")
+    assert not found.is_whole
+    num = len(found.weights)
+    assert 0 < num < len(whole.weights)
+    np.testing.assert_array_equal(found.topics, whole.topics[:num])
+    monkeypatch.undo()
+    assert_same(run(tmp_path / "run", resume=True), whole)
 
 
 @pytest.fixture(scope="module")
@@ -332,8 +433,15 @@ def test_an_unfinished_run_is_read(small_run):
 
 
 def test_no_run_and_an_old_run(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"topics\.json"):
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json"):
         TopicModel.load(tmp_path)
-    (tmp_path / "about.json").write_text('{"format": "momentem-topics-1"}')
-    with pytest.raises(ValueError, match="momentem-topics-1, which is no longer read"):
+    (tmp_path / "topics.json").write_text('{"format": "momentem-topics-2"}')
+    with pytest.raises(ValueError, match="momentem-topics-2, which is no longer read"):
         TopicModel.load(tmp_path)
+
+
+def test_another_kind_of_run_is_refused(tmp_path):
+    target = momentem.density(lambda x: -0.5 * x**2, 0.0)
+    momentem.sample(target, momentem.hmc(target, 1.0, 2), 10, 0, 2, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="must hold a run of topics, and holds another run"):
+        TopicModel.load(tmp_path / "run")

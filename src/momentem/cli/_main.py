@@ -10,6 +10,7 @@ momentem export runs/first first.nc             NetCDF, Zarr or Parquet
 momentem topics fit corpus.npz --topics 100 --out run
 momentem reproduce table1 --quick --out tables
 momentem launch --processes 2 -- script.py
+momentem repair runs/first                      a run log that has lost its manifest
 """
 
 import argparse
@@ -19,7 +20,17 @@ from collections.abc import Sequence
 import jax
 
 from momentem._version import __version__
-from momentem.cli import completion, launch, report, reproduce, runs, sampling, topics, watch
+from momentem.cli import (
+    completion,
+    launch,
+    repair,
+    report,
+    reproduce,
+    runs,
+    sampling,
+    topics,
+    watch,
+)
 
 __all__ = ["main"]
 
@@ -38,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"momentem {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for command in (sampling, runs, report, watch, reproduce, topics, launch, completion):
+    modules = (sampling, runs, report, watch, repair, reproduce, topics, launch, completion)
+    for command in modules:
         command.add_parser(commands)
     given = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)

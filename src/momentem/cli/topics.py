@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from momentem.run.figures import new_figure, saved
@@ -100,9 +101,10 @@ def _print(run: TopicRun, num: int, corpus: Any) -> None:
     chosen = top_words(mean, num)
     scores = None if corpus is None else coherence(mean, corpus, num)
     active = active_topics(run.weights)
+    samples = f"{len(run.topics)} samples{'' if run.is_whole else ' so far'}"
     table = Table(
         title=f"{len(order)} topics, {active.min()} to {active.max()} of them active "
-        f"({run.about['sampler']}, {len(run.topics)} samples{'' if run.is_whole else ' so far'})"
+        f"({_plain(run.about['sampler'])}, {samples})"
     )
     for column in ("topic", "weight", *([] if scores is None else ["NPMI"]), "words, ± their sd"):
         table.add_column(column)
@@ -119,7 +121,12 @@ def _print(run: TopicRun, num: int, corpus: Any) -> None:
 
 
 def _word(run: TopicRun, v: Any) -> str:
-    return str(v) if run.vocabulary is None else run.vocabulary[v]
+    return str(v) if run.vocabulary is None else _plain(run.vocabulary[v])
+
+
+def _plain(word: str) -> str:
+    """Return a word without markup or control characters, which could speak to the terminal."""
+    return escape(word if word.isprintable() else repr(word))
 
 
 def _transform(given: argparse.Namespace) -> None:

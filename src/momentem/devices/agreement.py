@@ -14,7 +14,7 @@ from threading import Timer
 import jax
 import numpy as np
 
-__all__ = ["TIMEOUT", "TIMEOUT_VARIABLE", "agree", "is_first", "smallest", "time_limit"]
+__all__ = ["STALLED", "TIMEOUT", "TIMEOUT_VARIABLE", "agree", "is_first", "smallest", "time_limit"]
 
 TIMEOUT = 300.0  # seconds; longer than any compilation and any chunk should take
 TIMEOUT_VARIABLE = "MOMENTEM_TIMEOUT"

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from momentem.checks import check_count
-from momentem.devices.agreement import TIMEOUT, TIMEOUT_VARIABLE
+from momentem.devices.agreement import STALLED, TIMEOUT, TIMEOUT_VARIABLE
 
 __all__ = ["join_cluster", "launch_processes"]
 
@@ -105,6 +105,9 @@ def _is_over(children: list[subprocess.Popen]) -> bool:
     codes = {i: child.poll() for i, child in enumerate(children)}
     if bad := {i: code for i, code in codes.items() if code}:
         ends = ", ".join(f"process {i} {_describe_exit(code)}" for i, code in bad.items())
+        stuck = [str(i) for i, code in codes.items() if code is None]
+        if set(bad.values()) == {STALLED} and stuck:
+            ends = f"process {', '.join(stuck)} did not answer in time: {ends}"
         raise ChildProcessError(
             f"{ends}, and the others were ended; the same command resumes from the newest segments "
             "if the script samples with out=… and resume=True"

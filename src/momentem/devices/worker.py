@@ -52,7 +52,8 @@ def _join(place: str) -> None:
     seconds = math.ceil(float(os.environ.get(TIMEOUT_VARIABLE, TIMEOUT)))
     limits: dict[str, Any] = {
         "initialization_timeout": seconds,
-        "heartbeat_timeout_seconds": seconds,
+        # JAX would end the healthy processes by SIGABRT at the moment when they end themselves
+        "heartbeat_timeout_seconds": 2 * seconds + 30,
         "shutdown_timeout_seconds": seconds,
     }
     if place == "cluster":

@@ -15,6 +15,7 @@ that cannot be downloaded, and are read from MOMENTEM_DATA only.
 
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 import pooch
 import requests
 
+from momentem.files import digest_of, hash_file, publish
 from momentem.topics._corpus import Corpus
 from momentem.topics.readers import read_npz
 
@@ -195,9 +197,10 @@ def fetch(original: Original) -> Path:
     path = _find_given(original.path)
     if path is None:
         path = Path(os.environ.get(CACHE) or pooch.os_cache("momentem")) / original.path
-        if not path.is_file():
+        if not path.is_file() or hash_file(path) != original.sha256:
             _download(original, path)
-    _check(path, original.sha256, f"{original.member} of {original.url}")
+    else:
+        _check(path, original.sha256, f"{original.member} of {original.url}")
     return path
 
 
@@ -209,7 +212,7 @@ def _find_given(name: str) -> Path | None:
 
 
 def _check(path: Path, sha256: str, original: str) -> None:
-    found = pooch.file_hash(str(path), alg="sha256")
+    found = hash_file(path)
     if found != sha256:
         raise ValueError(
             f"{path} must have the SHA-256 {sha256}, got {found}; delete it, or replace it with "
@@ -218,7 +221,7 @@ def _check(path: Path, sha256: str, original: str) -> None:
 
 
 def _download(original: Original, path: Path) -> None:
-    """Download the archive to the cache, extract its member, and delete the archive."""
+    """Download the archive, extract its member, and keep it in the cache if it is the right one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     capped: Any = _Capped(original.most_bytes)
     try:
@@ -244,11 +247,19 @@ def _download(original: Original, path: Path) -> None:
                     f"{original.most_bytes} bytes, got {size}; it has changed since this release"
                 )
             content = members.read(original.member)
+    except (KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{original.url} must be an archive with {original.member}, got one that cannot be "
+            f"read ({error}); try again later"
+        ) from error
     finally:
         Path(archive).unlink()
-    part = path.with_suffix(".part")
-    part.write_bytes(content)
-    part.replace(path)
+    if (found := digest_of(content)) != original.sha256:
+        raise ValueError(
+            f"{original.member} of {original.url} must have the SHA-256 {original.sha256}, got "
+            f"{found}; nothing was kept, try again later"
+        )
+    publish([content], path)
 
 
 class _Capped:

@@ -1,6 +1,9 @@
 """The sink that keeps the draws of a run in the host's memory."""
 
+import math
+import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +14,11 @@ from momentem.run.plan import Chunk, Here, Plan, kept_rows, learning_rows
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Memory"]
+__all__ = ["REMEDY", "Memory"]
+
+REMEDY = (
+    "draw to a folder with out=…, keep fewer draws with thin=…, or fewer parameters with keep=…"
+)
 
 
 class Phase:
@@ -38,23 +45,39 @@ class Phase:
 
     def reserve(self, capacity: int) -> None:
         """Make room for this many draws."""
-        self.capacity = capacity
         for arrays in self._arrays.values():
             for name, old in arrays.items():
-                arrays[name] = np.empty((len(old), capacity, *old.shape[2:]), old.dtype)
-                arrays[name][:, : self.length] = old[:, : self.length]
+                new = np.empty((len(old), capacity, *old.shape[2:]), old.dtype)
+                new[:, : self.length] = old[:, : self.length]
+                arrays[name] = new
+        self.capacity = capacity
 
     def group(self, name: str) -> dict[str, np.ndarray]:
         """Return the filled part of a group's arrays, (chain, draw, …)."""
         return {key: array[:, : self.length] for key, array in self._arrays[name].items()}
 
 
+def _check_size(plan: Plan, forms: Mapping[str, Any]) -> None:
+    """Refuse a trace that is larger than the machine's memory, before anything is drawn."""
+    row = sum(math.prod(forms[name].shape) * forms[name].dtype.itemsize for name in plan.keep)
+    needed = row * plan.num_chains * (plan.num_warmup // plan.thin + plan.num_draws // plan.thin)
+    names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
+    if all(name in getattr(os, "sysconf_names", ()) for name in names):
+        most = math.prod(os.sysconf(name) for name in names)
+        if needed > most:
+            raise ValueError(
+                f"the trace must fit in memory, and {plan.num_draws} draws of {plan.num_chains} "
+                f"chains need {needed / 1e9:.1f} GB of {most / 1e9:.1f} GB; {REMEDY}"
+            )
+
+
 class Memory:
     """The sink in memory: both phases of a run, what was learnt, and where the run is."""
 
-    is_local = False
+    is_local = is_durable = False
 
-    def __init__(self, plan: Plan, here: Here, begun: float):
+    def __init__(self, plan: Plan, forms: Mapping[str, Any], here: Here, begun: float):
+        _check_size(plan, forms)
         self.plan, self.here, self.num_draws = plan, here, plan.num_draws
         self.troubles = [Troubles(), Troubles()]
         self._begun, self._seconds = begun, 0.0
@@ -78,8 +101,8 @@ class Memory:
 
     def reserve(self, num_draws: int) -> None:
         """Make room for this many draws per chain, more than were planned."""
-        self.num_draws = num_draws
         self._phases[1].reserve(num_draws // self.plan.thin)
+        self.num_draws = num_draws
 
     def trace(self) -> "xarray.DataTree":
         """Return the trace so far."""

@@ -35,7 +35,7 @@ from momentem.targets.parameters import parameter_forms, parameter_names
 from momentem.targets.streams import Window, set_clock, turn_window
 from momentem.types import Flag, PRNGKey, Sampler, Vector, Vectors
 from momentem.xla import keys
-from momentem.xla.compile import program
+from momentem.xla.compile import bounded, program
 
 __all__ = ["begin", "complete", "freeze", "init"]
 
@@ -128,6 +128,9 @@ def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vect
     return state, (info.chains.position, info.chains.stats, info.learning)
 
 
+_shapes = bounded(_record)
+
+
 def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
     """Return whether the density is finite. A minibatch target is judged by one minibatch."""
     if isinstance(target, StochasticTarget):
@@ -215,7 +218,7 @@ def _iterations(
 
 
 STATIC = ("size", "thin", "keep", "mesh", "is_gathered")
-_fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (jax.jit, program))
+_fast, _soon = (each(_iterations, static_argnames=STATIC) for each in (bounded, program))
 
 
 def _spacing(thin: int, moments: Streamed | None, target: AnyTarget) -> int:
@@ -264,7 +267,7 @@ def _first_rows(count: int, arrays: dict[str, Any]) -> dict[str, Any]:
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
     """Return the number of rows of a chunk's buffers. It is a power of two, so that runs of similar
     length share a program."""
-    row = jax.tree.leaves(jax.eval_shape(_record, sampler, key, state)[1])
+    row = jax.tree.leaves(_shapes.shapes(sampler, key, state)[1])
     row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in row)
     rows = max(1, min(most, CHUNK_ITERATIONS, CHUNK_BYTES // row_bytes))
     return 2 ** math.ceil(math.log2(rows))

@@ -62,6 +62,7 @@ class Sink(Protocol):
     """The destination of a run's chunks: memory, or a log on disk."""
 
     is_local: bool  # True: it takes the chains that this process holds; False: all chains
+    is_durable: bool  # True: what it has taken outlives an error
 
     @property
     def num_draws(self) -> int:

@@ -13,7 +13,7 @@ from momentem.checks import check_between, check_count
 from momentem.targets._minibatch import AnyTarget
 from momentem.targets.parameters import parameter_names
 from momentem.types import Flag, PRNGKey, Scalar, Vector, Vectors
-from momentem.xla.compile import program
+from momentem.xla.compile import bounded, program, shapes_of
 
 __all__ = ["given_starts", "starts"]
 
@@ -79,7 +79,7 @@ def _is_usable(target: AnyTarget, positions: Vectors) -> Bool[Array, " chains"]:
     return jnp.isfinite(value) & jnp.isfinite(gradient).all(axis=1)
 
 
-@jax.jit
+@bounded
 def value_and_gradient(target: AnyTarget, position: Vector) -> tuple[Scalar, Vector]:
     """Return the log density and its gradient. The target's data are arguments of the program."""
     return jax.value_and_grad(target.logdensity)(position)
@@ -91,7 +91,7 @@ def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
     The starts are constrained parameters with a leading axis of chains. Quantities that the model
     computes from the parameters may be left out.
     """
-    like = _drop_computed(target, jax.eval_shape(target.constrain, target.initial))
+    like = _drop_computed(target, shapes_of(target.constrain, target.initial))
     positions = _drop_computed(target, positions)
     expected = jax.tree.map(lambda leaf: (num_chains, *leaf.shape), like)
     found = jax.tree.map(np.shape, positions)
@@ -111,11 +111,11 @@ def given_starts(target: AnyTarget, positions: Any, num_chains: int) -> Vectors:
 
 def _drop_computed(target: AnyTarget, parameters: Any) -> Any:
     """Return named parameters without the quantities that a model computes from them."""
-    names = jax.eval_shape(target.unravel, target.initial)
+    names = shapes_of(target.unravel, target.initial)
     if not (isinstance(names, dict) and isinstance(parameters, dict)):
         return parameters
     # unknown names stay, so that a misspelt one is not taken for a computed quantity
-    computed = jax.eval_shape(target.constrain, target.initial).keys() - names.keys()
+    computed = shapes_of(target.constrain, target.initial).keys() - names.keys()
     return {name: value for name, value in parameters.items() if name not in computed}
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from momentem.xla.compile import shapes_of
+
 __all__ = ["advise_on_target", "call_or_explain"]
 
 UNTRACEABLE = (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError)
@@ -30,7 +32,7 @@ def call_or_explain(name: str, function: Callable, *arguments: Any) -> Any:
     """Return the shape of what a user's function returns. A note explains its errors where
     the cause is known."""
     try:
-        return jax.eval_shape(function, *arguments)
+        return shapes_of(function, *arguments)
     except UNTRACEABLE as error:
         error.add_note(
             f"{name} must be written in jax.numpy, because it is compiled and differentiated: "

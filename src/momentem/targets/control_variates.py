@@ -10,7 +10,6 @@ of the draws. EM then moves it in its M-steps, at the cost of one gradient of al
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.optimize import minimize
 from jax.tree_util import Partial
@@ -20,6 +19,7 @@ from momentem.targets._minibatch import NoisyGradient, StochasticTarget, check_s
 from momentem.targets._starts import check_start, value_and_gradient
 from momentem.targets.streams import check_whole
 from momentem.types import Vector
+from momentem.xla.compile import bounded
 
 __all__ = ["Anchor", "anchor_at", "control_variate", "mode"]
 
@@ -113,6 +113,6 @@ def mode(target: Any) -> Any:
     return target.constrain(position)
 
 
-@jax.jit
+@bounded
 def _mode(target: Any, start: Vector) -> Vector:
     return minimize(lambda x: -target.logdensity(x), start, method="BFGS").x

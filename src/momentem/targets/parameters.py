@@ -31,7 +31,7 @@ def parameter_names(parameters: Any) -> list[str]:
 
 def parameter_forms(target: Any) -> dict[str, Any]:
     """Return the shape and dtype of every parameter of a target, by its name."""
-    like = jax.eval_shape(target.constrain, target.initial)
+    like = shapes_of(target.constrain, target.initial)
     return dict(zip(parameter_names(like), jax.tree.leaves(like), strict=True))
 
 

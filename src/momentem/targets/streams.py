@@ -31,6 +31,7 @@ __all__ = [
     "Stream",
     "Window",
     "check_whole",
+    "close_window",
     "in_window",
     "set_clock",
     "stream",
@@ -275,6 +276,13 @@ def turn_window(tree: Any, window: Window | None, iteration: int) -> Any:
         return tree
     rows = window.stream.rows(iteration // window.hold)
     return replace_node(tree, Window(rows, window.stream, window.hold))
+
+
+def close_window(target: Any) -> None:
+    """End the thread that reads a target's windows, if it has any, and let go of their rows."""
+    window = find_node(Window, target)
+    if window is not None:
+        window.stream.close()
 
 
 def set_clock(tree: Any, iteration: Any) -> Any:

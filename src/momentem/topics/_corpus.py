@@ -13,18 +13,17 @@ A document without words carries no information on topics. It is kept, so that p
 they were, and minibatches leave it out.
 """
 
-import gzip
 import importlib
 import os
 import re
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from momentem.checks import check_instance
+from momentem.topics.limits import Limits, decoded, lines_of
 
 __all__ = ["Corpus", "corpus", "split_documents", "split_words"]
 
@@ -323,11 +322,13 @@ def ranges(firsts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(firsts - starts[:-1], lengths) + np.arange(starts[-1])
 
 
-def known_words(vocabulary: Vocabulary | None, num_words: int) -> tuple[str, ...] | None:
+def known_words(
+    vocabulary: Vocabulary | None, num_words: int, limits: Limits | None = None
+) -> tuple[str, ...] | None:
     """Return the words, checked to be as many as there are columns."""
     if vocabulary is None:
         return None
-    words = words_of(vocabulary)
+    words = words_of(vocabulary, limits)
     if len(words) != num_words:
         raise ValueError(
             f"vocabulary must have a word for each of the {num_words} columns, got {len(words)}"
@@ -335,11 +336,12 @@ def known_words(vocabulary: Vocabulary | None, num_words: int) -> tuple[str, ...
     return words
 
 
-def words_of(vocabulary: Vocabulary) -> tuple[str, ...]:
+def words_of(vocabulary: Vocabulary, limits: Limits | None = None) -> tuple[str, ...]:
     """Return the words, each checked to fit on a line of a file."""
     if isinstance(vocabulary, str | os.PathLike):
         path = Path(vocabulary)
-        words = [decoded(line, f"line {n} of {path}") for n, line in enumerate(lines_of(path), 1)]
+        lines = lines_of(path, Limits() if limits is None else limits)
+        words = [decoded(line, f"line {n} of {path}") for n, line in enumerate(lines, 1)]
         name, first = f"every line of {path}", 1
     else:
         words, name, first = list(vocabulary), "every entry of vocabulary", 0
@@ -357,26 +359,3 @@ def imported(name: str) -> Any:
         raise ImportError(
             f"{name} is needed for this and cannot be imported; pip install 'momentem[topics]'"
         ) from error
-
-
-def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, without their ends."""
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
-                number += 1
-                yield line.rstrip(b"\r\n")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} must be a whole gzip file, got one that cannot be unpacked after line "
-            f"{number} ({error}); it may be cut short"
-        ) from error
-
-
-def decoded(content: bytes, name: str) -> str:
-    """Return the text of a file, or of a line of it."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} must be UTF-8, got {error}") from error

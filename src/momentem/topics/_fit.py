@@ -20,7 +20,7 @@ from momentem.run.log.folder import claim
 from momentem.run.log.read import open_run
 from momentem.run.log.resume import reopen
 from momentem.run.loop import begin
-from momentem.run.plan import Plan, Sink
+from momentem.run.plan import Plan
 from momentem.sampling import check_out, is_begun, make_plan, open_sink, run_to_end
 from momentem.sampling import load as load_trace
 from momentem.targets._minibatch import StochasticTarget
@@ -103,16 +103,14 @@ def fit(
         begun, seconds = time.perf_counter(), 0.0
         if folder is not None and resume and is_begun(folder):
             runs.check_about(folder, about)
-            runs.write(folder, about)  # it may have been killed before this was there
             seconds = _measure_stored(folder, measures)
             sink, moving, plan = reopen(folder, target, moving, num_draws, None, plan)
         else:
             with _claimed(folder):
                 positions = _find_start(model, local, stream, target, seed, num_start, progress)
-            sink = open_sink(target, moving, plan, folder, positions, 1.0, None)
+            described = runs.describe(about)
+            sink = open_sink(target, moving, plan, folder, positions, 1.0, None, described)
             seconds = time.perf_counter() - begun
-            if folder is not None:
-                _write_or_close(folder, about, sink)
         measured = Measured(sink, measures, seconds)
         trace = run_to_end(target, moving, plan, measured, progress, None, is_judged=False)
     if "posterior" not in trace.children:
@@ -122,7 +120,7 @@ def fit(
     measures.add(missed["topics"].values, missed["weights"].values, when)
     run = runs.make_run(trace, about, measures.found, measured.seconds_per_iteration)
     if folder is not None:
-        runs.write(folder, about, run)
+        runs.write(folder, run)
     return run
 
 
@@ -163,7 +161,7 @@ def _describe(
     num_steps: int,
     batch_size: int,
 ) -> dict[str, Any]:
-    """Return what topics.json holds."""
+    """Return what the manifest of the log holds beside the settings of any run."""
     return {
         "sampler": sampler,
         "seed": plan.seed,
@@ -198,14 +196,6 @@ def _claimed(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _write_or_close(folder: Path, about: dict[str, Any], sink: Sink) -> None:
-    try:
-        runs.write(folder, about)
-    except BaseException:
-        sink.close()
-        raise
 
 
 def _measure_stored(folder: Path, measures: Measures) -> float:

@@ -69,7 +69,7 @@ class Measured:
 
     def __init__(self, sink: Sink, measures: Measures, seconds: float):
         self._sink, self._measures = sink, measures
-        self.is_local = sink.is_local
+        self.is_local, self.is_durable = sink.is_local, sink.is_durable
         self.seconds, self._since = seconds, time.perf_counter()
         self._paces: tuple[list[float], list[float]] = ([], [])  # of warm-up and of draws
 

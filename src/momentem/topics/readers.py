@@ -5,6 +5,7 @@ commonest words are the vocabulary; new texts are written in the words of a give
 cannot be a corpus is refused: the error names the file and the place in it.
 """
 
+import math
 import os
 import re
 import struct
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from momentem.checks import check_count
+from momentem.files import open_file
 from momentem.topics._corpus import (
     LARGEST,
     AnyPath,
@@ -26,20 +28,22 @@ from momentem.topics._corpus import (
     Vocabulary,
     check_starts,
     corpus,
-    decoded,
     from_entries,
     from_rows,
     imported,
-    lines_of,
+    known_words,
     offsets,
     words_of,
 )
 from momentem.topics.corpus_files import load
+from momentem.topics.limits import Limits, check_limits, decoded, lines_of
 
 __all__ = ["encode", "read", "read_ldac", "read_matrix_market", "read_npz", "read_text"]
 
 
-def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
+def read_npz(
+    path: AnyPath, vocabulary: Vocabulary | None = None, limits: Limits | None = None
+) -> Corpus:
     """Read a corpus from an .npz file: the arrays data, indices, indptr and shape of a CSR matrix.
 
     What `scipy.sparse.save_npz` writes of a CSR matrix is such a file. Other arrays are not read.
@@ -47,9 +51,10 @@ def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
     Args:
         path: of the file.
         vocabulary: a word for each column, or the path of a file with one word per line.
+        limits: what the file may take. Default: `Limits()`.
     """
-    path = Path(path)
-    arrays = _npz_arrays(path)
+    path, limits = Path(path), _or_default(limits)
+    arrays = _npz_arrays(path, limits)
     kind = arrays.pop("format", np.array("csr")).ravel().astype(str).tolist()
     if kind != ["csr"]:
         raise ValueError(
@@ -70,6 +75,7 @@ def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
             f"words, got {shape.tolist()}"
         )
     num_documents, num_words = shape.tolist()
+    limits.check(str(path), num_documents=num_documents, num_words=num_words)
     check_starts(starts, num_documents, len(words), f"indptr in {path}")
     if len(data) != len(words):
         raise ValueError(
@@ -82,11 +88,15 @@ def read_npz(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
             f"indices in {path} must lie in [0, {num_words}), got {words[outside[0]]} at entry "
             f"{outside[0]}"
         )
-    return from_rows(starts.astype(np.int64), words, data, num_words, vocabulary, f"data in {path}")
+    known = known_words(vocabulary, num_words, limits)
+    return from_rows(starts.astype(np.int64), words, data, num_words, known, f"data in {path}")
 
 
 def read_ldac(
-    path: AnyPath, num_words: int | None = None, vocabulary: Vocabulary | None = None
+    path: AnyPath,
+    num_words: int | None = None,
+    vocabulary: Vocabulary | None = None,
+    limits: Limits | None = None,
 ) -> Corpus:
     """Read a corpus from a file of LDA-C: a document is a line "M id:count id:count ...", M pairs.
 
@@ -94,16 +104,18 @@ def read_ldac(
         path: of the file; one that ends in .gz is unpacked.
         num_words: V; if None, that of the vocabulary, or the largest id + 1. Ids start at 0.
         vocabulary: a word for each id, or the path of a file with one word per line.
+        limits: what the file may take. Default: `Limits()`.
     """
-    path = Path(path)
+    path, limits = Path(path), _or_default(limits)
     if num_words is not None:
         check_count(1, num_words=num_words)
     if vocabulary is not None:
-        vocabulary = words_of(vocabulary)
+        vocabulary = words_of(vocabulary, limits)
         num_words = len(vocabulary) if num_words is None else num_words
     lengths: list[int] = []
     pairs: list[np.ndarray] = []
-    for number, line in enumerate(lines_of(path), start=1):
+    for number, line in enumerate(lines_of(path, limits), start=1):
+        limits.check(str(path), num_documents=number)
         found = _ldac_pairs(line, f"line {number} of {path}")
         if num_words is not None and len(found) and found[:, 0].max() >= num_words:
             raise ValueError(
@@ -122,20 +134,24 @@ def read_ldac(
                 f"{path} must have ids from 0 to {LARGEST - 1}, got {num_words} as the largest id "
                 "+ 1; if its documents have no words, give num_words"
             )
+        limits.check(f"the largest id + 1 of {path}", num_words=num_words)
     starts = offsets(lengths)
     return from_rows(starts, words, values, num_words, vocabulary, f"counts in {path}")
 
 
-def read_matrix_market(path: AnyPath, vocabulary: Vocabulary | None = None) -> Corpus:
+def read_matrix_market(
+    path: AnyPath, vocabulary: Vocabulary | None = None, limits: Limits | None = None
+) -> Corpus:
     """Read a corpus from a Matrix Market file, documents as rows: coordinate, integer or real,
     general.
 
     Args:
         path: of the file; one that ends in .gz is unpacked.
         vocabulary: a word for each column, or the path of a file with one word per line.
+        limits: what the file may take. Default: `Limits()`.
     """
-    path = Path(path)
-    lines = lines_of(path)
+    path, limits = Path(path), _or_default(limits)
+    lines = lines_of(path, limits)
     banner = next(lines, b"").decode("latin-1")
     kinds = [f"%%matrixmarket matrix coordinate {field} general" for field in ("integer", "real")]
     if " ".join(banner.lower().split()) not in kinds:
@@ -155,6 +171,7 @@ def read_matrix_market(path: AnyPath, vocabulary: Vocabulary | None = None) -> C
             f"{path} must have at least one document by one word, and at most {LARGEST} words, "
             f"got {num_documents} by {num_words}"
         )
+    limits.check(str(path), num_documents=num_documents, num_words=num_words)
     entries = _matrix_entries(lines, path)
     if len(entries) != num_entries:
         raise ValueError(
@@ -174,7 +191,7 @@ def read_matrix_market(path: AnyPath, vocabulary: Vocabulary | None = None) -> C
         entries["count"],
         num_documents,
         num_words,
-        vocabulary,
+        known_words(vocabulary, num_words, limits),
         f"counts in {path}",
     )
 
@@ -185,6 +202,7 @@ def read_text(
     min_documents: int = 2,
     stop_words: str | Sequence[str] | None = "english",
     tokenizer: Callable[[str], Sequence[str]] | None = None,
+    limits: Limits | None = None,
 ) -> Corpus:
     """Make a corpus of texts, in lower case; the vocabulary is what is left of their words, sorted.
 
@@ -195,12 +213,13 @@ def read_text(
         min_documents: it has words of this many documents or more.
         stop_words: words to leave out; "english" is scikit-learn's list, None leaves out none.
         tokenizer: from a text to its words; None: sequences of two or more letters or digits.
+        limits: what a file or folder may take. Default: `Limits()`.
     """
     check_count(1, max_words=max_words, min_documents=min_documents)
     vectorizer = _vectorizer(
         stop_words, tokenizer, max_features=max_words, min_df=min_documents, dtype=np.int64
     )
-    texts = _texts(path_or_lines)
+    texts = _texts(path_or_lines, _or_default(limits))
     if len(texts) < min_documents:
         raise ValueError(
             f"there must be at least min_documents = {min_documents} texts, got {len(texts)}"
@@ -220,6 +239,7 @@ def encode(
     vocabulary: Vocabulary,
     stop_words: str | Sequence[str] | None = "english",
     tokenizer: Callable[[str], Sequence[str]] | None = None,
+    limits: Limits | None = None,
 ) -> tuple[Corpus, int]:
     """Return new texts in the words of a vocabulary, and the number of their tokens outside it.
 
@@ -231,8 +251,10 @@ def encode(
         vocabulary: of another corpus, or the path of a file with one word per line.
         stop_words: as for `read_text`; what was given there.
         tokenizer: as for `read_text`; what was given there.
+        limits: as for `read_text`.
     """
-    vocabulary = words_of(vocabulary)
+    limits = _or_default(limits)
+    vocabulary = words_of(vocabulary, limits)
     ids = {word: n for n, word in enumerate(vocabulary)}
     if len(ids) < max(len(vocabulary), 1):
         word, times = (Counter(vocabulary).most_common(1) or [("", 0)])[0]
@@ -243,7 +265,7 @@ def encode(
     analyse = _vectorizer(None, tokenizer).build_analyzer()
     skipped = frozenset() if stopped is None else frozenset(stopped)
     documents, outside = [], 0
-    for text in _texts(texts):
+    for text in _texts(texts, limits):
         tokens = Counter(analyse(text))
         documents.append({ids[word]: times for word, times in tokens.items() if word in ids})
         outside += sum(
@@ -255,12 +277,15 @@ def encode(
     return from_rows(starts, words, counts, len(vocabulary), vocabulary, "texts"), outside
 
 
-def read(path: AnyPath) -> Corpus:
+def read(path: AnyPath, limits: Limits | None = None) -> Corpus:
     """Read a corpus from a file or folder, by the reader that its name asks for, with its defaults.
+
+    The file may be a stranger's: it runs no code, and takes no more than the limits.
 
     Args:
         path: ends in .npz, .ldac, .lda-c, .mtx or .txt, the latter four perhaps with .gz; or is a
             folder, of `corpus_files.save` or of .txt files.
+        limits: what a file may take. Default: `Limits()`.
 
     Examples:
         >>> import tempfile
@@ -274,8 +299,8 @@ def read(path: AnyPath) -> Corpus:
     """
     path = Path(path)
     if path.is_dir():
-        return load(path) if (path / "meta.json").exists() else read_text(path)
-    readers: dict[str, Callable[[Path], Corpus]] = {
+        return load(path) if (path / "meta.json").exists() else read_text(path, limits=limits)
+    readers: dict[str, Callable[..., Corpus]] = {
         ".npz": read_npz,
         ".ldac": read_ldac,
         ".lda-c": read_ldac,
@@ -288,10 +313,16 @@ def read(path: AnyPath) -> Corpus:
             f"path must be a folder or end in {', '.join(readers)}, got {path}; for other formats "
             "make a table and give it to corpus(counts)"
         )
-    return readers[suffix](path)
+    return readers[suffix](path, limits=limits)
 
 
-def _texts(path_or_lines: AnyPath | Iterable[str]) -> list[str]:
+def _or_default(limits: Limits | None) -> Limits:
+    limits = Limits() if limits is None else limits
+    check_limits(limits)
+    return limits
+
+
+def _texts(path_or_lines: AnyPath | Iterable[str], limits: Limits) -> list[str]:
     if isinstance(path_or_lines, str | os.PathLike):
         if not os.path.exists(path_or_lines):
             raise FileNotFoundError(
@@ -299,12 +330,7 @@ def _texts(path_or_lines: AnyPath | Iterable[str]) -> list[str]:
                 "for one text, give a list of it"
             )
         path = Path(path_or_lines)
-        if path.is_dir():
-            texts = [decoded(each.read_bytes(), str(each)) for each in sorted(path.glob("*.txt"))]
-        else:
-            texts = [
-                decoded(line, f"line {n} of {path}") for n, line in enumerate(lines_of(path), 1)
-            ]
+        texts = _folder_texts(path, limits) if path.is_dir() else _line_texts(path, limits)
         name = f"{path}, a {'folder of .txt files' if path.is_dir() else 'file of lines'},"
     else:
         texts, name = list(path_or_lines), "texts"
@@ -316,6 +342,25 @@ def _texts(path_or_lines: AnyPath | Iterable[str]) -> list[str]:
     return texts
 
 
+def _folder_texts(folder: Path, limits: Limits) -> list[str]:
+    paths, texts, left = sorted(folder.glob("*.txt")), [], limits.num_bytes
+    limits.check(str(folder), num_documents=len(paths))
+    for path in paths:
+        with open_file(path, left, folder) as file:
+            content = file.read(left + 1)
+        left -= len(content)
+        texts.append(decoded(content, str(path)))
+    return texts
+
+
+def _line_texts(path: Path, limits: Limits) -> list[str]:
+    texts = []
+    for n, line in enumerate(lines_of(path, limits), 1):
+        limits.check(str(path), num_documents=n)
+        texts.append(decoded(line, f"line {n} of {path}"))
+    return texts
+
+
 def _vectorizer(stop_words: Any, tokenizer: Any, **options: Any) -> Any:
     if tokenizer is not None:
         options["token_pattern"] = None  # it would not be used, and scikit-learn warns of that
@@ -323,14 +368,16 @@ def _vectorizer(stop_words: Any, tokenizer: Any, **options: Any) -> Any:
     return text.CountVectorizer(stop_words=stop_words, tokenizer=tokenizer, **options)
 
 
-def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
+def _npz_arrays(path: Path, limits: Limits) -> dict[str, np.ndarray]:
     names = ("data", "indices", "indptr", "shape")
     try:
-        # opened here: np.load leaves a file open that turns out to be no archive
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            missing = [name for name in names if name not in file]
-            found = ", ".join(file)
-            arrays = {name: file[name] for name in (*names, "format") if name in file}
+        with open_file(path, limits.num_bytes) as opened, zipfile.ZipFile(opened) as file:
+            found = [name.removesuffix(".npy") for name in file.namelist()]
+            missing = [name for name in names if name not in found]
+            wanted = [name for name in (*names, "format") if name in found and not missing]
+            sizes = [file.getinfo(f"{name}.npy").file_size for name in wanted]
+            limits.check(str(path), num_bytes=sum(sizes))
+            arrays = {name: _npy(file, f"{name}.npy") for name in wanted}
     except FileNotFoundError:
         raise
     except (
@@ -343,10 +390,31 @@ def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
         ) from error
     if missing:
         raise ValueError(
-            f"{path} must have the arrays {', '.join(names)}, got {found}; save the table with "
-            "scipy.sparse.save_npz(path, table.tocsr())"
+            f"{path} must have the arrays {', '.join(names)}, got {', '.join(found)}; "
+            "save the table with scipy.sparse.save_npz(path, table.tocsr())"
         )
     return arrays
+
+
+def _npy(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """Return an array of an archive. Its header may not ask for more memory than there are
+    bytes."""
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }
+        if version not in read_header:
+            raise ValueError(f"{name} has version {version}")
+        shape, _, kind = read_header[version](file)
+        left = archive.getinfo(name).file_size - file.tell()
+    if kind.hasobject:
+        raise ValueError("Object arrays cannot be loaded")
+    if math.prod(shape) * kind.itemsize != left:
+        raise ValueError(f"{name} has {left} bytes for an array of shape {shape}")
+    with archive.open(name) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _ldac_pairs(line: bytes, name: str) -> np.ndarray:

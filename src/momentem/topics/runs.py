@@ -1,11 +1,12 @@
 """Samples of topics, and the folder that they are kept in.
 
-    topics.json       what the run log does not know: the words, the sampler's name, the sizes of
-                      the corpus; written before the first iteration
-    manifest.json …   the run log of `momentem.sample(out=…)`
+    manifest.json …   the run log of `momentem.sample(out=…)`; its manifest has also what the log
+                      does not know: the words, the sampler's name, the sizes of the corpus
     result.json       perplexity of every sample, and how long the run took; written at the end
 
-No file holds code. A folder without result.json is of a run that was cut off, and can be read.
+No file holds code. Segments name the SHA-256 of the manifest, so words and samples belong together;
+result.json names it too, and has a SHA-256 of its own. A folder without result.json is of a run
+that was cut off, and can be read.
 """
 
 import json
@@ -18,17 +19,29 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from momentem.files import digest_of, publish, read_table
 from momentem.run.health import Troubles
 from momentem.run.log.folder import MANIFEST
-from momentem.run.log.segment import publish
+from momentem.run.log.read import Run, open_run
 from momentem.run.log.write import create
 from momentem.run.plan import Chunk, Here, Plan, Record
 from momentem.sampling import load as load_trace
 
-__all__ = ["PARAMETERS", "TopicRun", "check_about", "join", "load", "make_run", "save", "write"]
+__all__ = [
+    "PARAMETERS",
+    "TopicRun",
+    "check_about",
+    "describe",
+    "join",
+    "load",
+    "make_run",
+    "save",
+    "write",
+]
 
-FORMAT, OLD_FORMAT = "momentem-topics-2", "momentem-topics-1"
-ABOUT, RESULT = "topics.json", "result.json"
+ABOUT, FORMAT = "topics", 3  # of the part of the manifest
+RESULT, RESULT_BYTES = "result.json", 2**26
+OLD_FILES = {"about.json": "momentem-topics-1", "topics.json": "momentem-topics-2"}
 PARAMETERS = ("topics", "weights", "hyper")
 MEASURES = ("seconds", "single", "average")
 COUNTS = ("num_topics", "num_words", "num_documents", "num_tokens", "batch_size", "num_steps")
@@ -44,7 +57,7 @@ class TopicRun(NamedTuple):
     trace: dict[str, np.ndarray]  # iteration, seconds, single and average perplexity
     num_divergences: int = 0
     seconds_per_iteration: float = math.nan  # compilation and evaluation excepted
-    about: dict[str, Any] = {}  # what topics.json holds  # noqa: RUF012
+    about: dict[str, Any] = {}  # what the manifest holds  # noqa: RUF012
     is_whole: bool = True  # whether all iterations were made
 
     @property
@@ -66,7 +79,7 @@ def make_run(
 
     Args:
         trace: of one chain.
-        about: what topics.json holds.
+        about: what the manifest holds.
         measures: seconds, single and average perplexity of its samples, or of the first of them.
         seconds_per_iteration: compilation and evaluation excepted.
     """
@@ -78,13 +91,13 @@ def make_run(
     for name, shape in expected.items():
         if samples[name].shape != shape:
             raise ValueError(
-                f"samples of {name} must have shape {shape}, as {ABOUT} says, got "
+                f"samples of {name} must have shape {shape}, as {MANIFEST} says, got "
                 f"{samples[name].shape}"
             )
     found = {"iteration": _iterations(about, num)}
     for name in MEASURES:
         values = np.full(num, np.nan)
-        known = np.asarray(measures.get(name, []), np.float64)
+        known = np.asarray(measures.get(name, []), np.float64)  # None is NaN
         if known.ndim != 1 or len(known) > num:
             raise ValueError(f"{name} must have a number for each of {num} samples, got {known!r}")
         values[: len(known)] = known
@@ -107,13 +120,23 @@ def _iterations(about: dict[str, Any], num: int) -> np.ndarray:
     return first + about["thin"] * np.arange(1, num + 1)
 
 
-def write(folder: Path, about: dict[str, Any], run: TopicRun | None = None) -> None:
-    """Write what the log does not know, and at the end what came of the run."""
-    _write_json(folder / ABOUT, {"format": FORMAT, **about})
-    if run is not None:
-        measures: dict[str, Any] = {name: run.trace[name].tolist() for name in MEASURES}
-        measures["seconds_per_iteration"] = run.seconds_per_iteration
-        _write_json(folder / RESULT, measures)
+def describe(about: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run of topics adds to the manifest of its log."""
+    return {ABOUT: {"format": FORMAT, **about}}
+
+
+def write(folder: Path, run: TopicRun) -> None:
+    """Write what came of a run."""
+    measures = {name: [_or_none(x) for x in run.trace[name].tolist()] for name in MEASURES}
+    pace = _or_none(run.seconds_per_iteration)
+    found = {"manifest": open_run(folder).digest, **measures, "seconds_per_iteration": pace}
+    text = json.dumps(found, allow_nan=False)
+    publish([json.dumps({"sha256": digest_of(text), **found}).encode()], folder / RESULT)
+
+
+def _or_none(number: float) -> float | None:
+    """Return the number if it is finite. JSON has neither NaN nor infinities."""
+    return number if math.isfinite(number) else None
 
 
 def save(run: TopicRun, folder: str | os.PathLike[str]) -> None:
@@ -130,7 +153,7 @@ def save(run: TopicRun, folder: str | os.PathLike[str]) -> None:
     sizes = {"num_draws": num_draws, "num_warmup": num_warmup, "most_draws": num_draws}
     none: dict[str, Any] = {"streamed": (), "dims": None, "coords": None}
     plan = Plan(**sizes, num_chains=1, seed=about["seed"], thin=thin, keep=PARAMETERS, **none)
-    log = create(folder, plan, forms, {}, Here(0, False, {}, None), None)
+    log = create(folder, plan, forms, {}, Here(0, False, {}, None), None, describe(about))
     try:
         stats = {"diverging": np.zeros((num_draws, 1), bool)}
         record = Record({name: x[:, None] for name, x in draws.items()}, stats, {})
@@ -140,7 +163,7 @@ def save(run: TopicRun, folder: str | os.PathLike[str]) -> None:
         log.extend(Chunk(num_warmup, num_draws, record, None, end, troubles))
     finally:
         log.close()
-    write(folder, about, run)
+    write(folder, run)
 
 
 def load(folder: str | os.PathLike[str]) -> TopicRun:
@@ -150,23 +173,20 @@ def load(folder: str | os.PathLike[str]) -> TopicRun:
         folder: of a run.
     """
     folder = Path(folder)
-    about = _read_about(folder)
-    result = _read_json(folder / RESULT) if (folder / RESULT).is_file() else {}
-    if not all(isinstance(result.get(name, []), list) for name in MEASURES):
-        raise ValueError(f"{folder / RESULT} must hold lists of numbers")
-    pace = result.get("seconds_per_iteration", math.nan)
+    log = _open(folder)
+    about = _about(log)
+    result = _result(log)
     try:
-        return make_run(load_trace(folder), about, result, float(pace))
+        run = make_run(load_trace(folder), about, result, result["seconds_per_iteration"])
+        _check_samples(run)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder} cannot be read as a run of topics: {error}") from error
+    return run
 
 
 def check_about(folder: Path, about: dict[str, Any]) -> None:
-    """Refuse to go on with a run of other words, sizes or sampler. A run that was cut off before
-    its topics.json was there has none to compare."""
-    if not (folder / ABOUT).is_file():
-        return
-    then = _read_about(folder)
+    """Refuse to go on with a run of other words, sizes or sampler."""
+    then = _about(_open(folder))
     for name, value in about.items():
         if then[name] != value:
             raise ValueError(
@@ -195,45 +215,65 @@ def join(runs: Sequence[TopicRun], num_iterations: int) -> TopicRun:
     return TopicRun(topics, weights, hyper, trace, num_divergences, pace, runs[0].about)
 
 
-def _read_about(folder: Path) -> dict[str, Any]:
-    path = folder / ABOUT
-    if not path.is_file():
-        old = folder / "about.json"
-        if old.is_file() and _read_json(old).get("format") == OLD_FORMAT:
-            raise ValueError(
-                f"{folder} has the format {OLD_FORMAT}, which is no longer read; fit again"
-            )
-        begun = "; its run was cut off before it began: resume it"
+def _open(folder: Path) -> Run:
+    for name, form in OLD_FILES.items():
+        if (folder / name).is_file():
+            raise ValueError(f"{folder} has the format {form}, which is no longer read; fit again")
+    if not (folder / MANIFEST).exists():
         raise FileNotFoundError(
-            f"{folder} must be a folder with {ABOUT}, as `momentem topics fit --out` writes it"
-            + (begun if (folder / MANIFEST).is_file() else "")
+            f"{folder} must be a folder with {MANIFEST}, as `momentem topics fit --out` writes it"
         )
-    about = _read_json(path)
+    return open_run(folder)
+
+
+def _about(log: Run) -> dict[str, Any]:
+    """Return what the manifest says of a run of topics, checked."""
+    path, about = log.folder / MANIFEST, log.manifest.get(ABOUT)
+    if not isinstance(about, dict):
+        raise ValueError(f"{log.folder} must hold a run of topics, and holds another run")
+    about = dict(about)
     if (found := about.pop("format", None)) != FORMAT:
-        raise ValueError(f"{path} must have the format {FORMAT}, got {found!r:.80}")
+        raise ValueError(f"topics in {path} must have the format {FORMAT}, got {found!r:.80}")
     for name in COUNTS:
         if type(about.get(name)) is not int or about[name] < 0:
-            raise ValueError(f"{name} in {path} must be a whole number, got {about.get(name)!r}")
+            raise ValueError(
+                f"{name} in {path} must be a whole number, got {about.get(name)!r:.80}"
+            )
     if type(about.get("topic_shape")) is not float or type(about.get("sampler")) is not str:
         raise ValueError(f"{path} must have a topic_shape and a sampler")
-    words = about.get("vocabulary")
+    words = about.setdefault("vocabulary", None)
     is_right = isinstance(words, list) and all(isinstance(word, str) for word in words)
     if words is not None and not (is_right and len(words) == about["num_words"]):
         raise ValueError(f"vocabulary in {path} must have {about['num_words']} words")
     return about
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be JSON, got {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must be a table, got {found!r:.80}")
-    return found
+def _result(log: Run) -> dict[str, Any]:
+    """Return what came of a run, or nothing of a run that was cut off."""
+    path = log.folder / RESULT
+    if not path.exists():
+        return {"seconds_per_iteration": math.nan}
+    found = read_table(path, RESULT_BYTES)[0]
+    digest = found.pop("sha256", None)
+    if digest != digest_of(json.dumps(found)):
+        raise ValueError(f"{path} does not have the SHA-256 that it names: it was changed")
+    if found.get("manifest") != log.digest:
+        raise ValueError(f"{path} is of another run than {log.folder / MANIFEST}")
+    for name in (*MEASURES, "seconds_per_iteration"):
+        numbers = found.get(name, []) if name in MEASURES else [found.get(name)]
+        if not isinstance(numbers, list) or any(
+            type(x) not in (float, type(None)) for x in numbers
+        ):
+            raise ValueError(f"{name} in {path} must be numbers")
+    pace = found["seconds_per_iteration"]
+    return found | {"seconds_per_iteration": math.nan if pace is None else pace}
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    publish(part, path)
+def _check_samples(run: TopicRun) -> None:
+    """Refuse samples that are no topics: each column of phi sums to 1."""
+    for name in PARAMETERS:
+        values = getattr(run, name)
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError(f"samples of {name} must be finite and >= 0, and are not")
+    if not np.allclose(run.topics.sum(axis=1), 1, atol=1e-3):
+        raise ValueError("the words of every topic must have probabilities that sum to 1")

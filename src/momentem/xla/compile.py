@@ -6,6 +6,9 @@ therefore compiled without them, and at the second of LLVM's three optimisation 
 level may take minutes for a random number that is compared outside a loop and used inside it. Runs
 with minibatches are long, and their loops are slower with these settings, so they are compiled as
 usual (docs/decisions/0013-compilation.md).
+
+JAX keeps a program for as long as the function that it compiled, and a program takes about 10 MB. A
+function that is called with ever new models therefore forgets its programs now and then.
 """
 
 import os
@@ -16,9 +19,51 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["program"]
+__all__ = ["bounded", "program", "shapes_of"]
 
 SOON: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 2}
+
+
+MOST = 16  # programs of one function that are kept
+LOOKS = 64  # at shapes, after which what was traced for them is forgotten
+
+
+class bounded:
+    """Variant of `jax.jit` that forgets its programs when it has compiled `MOST` of them.
+
+    Args:
+        function: the function to compile.
+        **options: of `jax.jit`.
+    """
+
+    def __init__(self, function: Callable, **options: Any):
+        self._compiled: Any = jax.jit(function, **options)
+        self._num_forgotten = self._num_looks = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the compiled `function`."""
+        result = self._compiled(*args, **kwargs)
+        if (size := self._compiled._cache_size()) > MOST:
+            self._num_forgotten += size
+            self._compiled.clear_cache()
+        return result
+
+    def shapes(self, *args: Any) -> Any:
+        """Return the shapes and dtypes of the results, without computing them."""
+        self._num_looks += 1
+        if self._num_looks % LOOKS == 0:
+            self._compiled.clear_cache()
+        return self._compiled.eval_shape(*args)
+
+    def num_compiled(self) -> int:
+        """Return the number of programs compiled so far."""
+        return self._num_forgotten + self._compiled._cache_size()
+
+
+def shapes_of(function: Callable, *args: Any) -> Any:
+    """Return the shapes and dtypes of a function's results, as `jax.eval_shape` does. JAX keeps no
+    record of it, of which it would keep one per call for as long as the function lives."""
+    return jax.eval_shape(lambda *given: function(*given), *args)
 
 
 class program:
@@ -33,8 +78,8 @@ class program:
     """
 
     def __init__(self, function: Callable, **options: Any):
-        self.usual = jax.jit(function, **options)
-        self.soon = jax.jit(function, compiler_options=SOON, **options)
+        self.usual = bounded(function, **options)
+        self.soon = bounded(function, compiler_options=SOON, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled `function`."""
@@ -44,8 +89,7 @@ class program:
 
     def num_compiled(self) -> int:
         """Return the number of programs compiled so far."""
-        both: Any = (self.usual, self.soon)
-        return sum(each._cache_size() for each in both)
+        return self.usual.num_compiled() + self.soon.num_compiled()
 
 
 @cache

@@ -182,6 +182,14 @@ def test_what_differs_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.0.1")
     refused(rf"environment differs: jax {version} -> 0\.0\.1")
     monkeypatch.undo()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    refused(r"xla_flags \[\] -> \['--xla_cpu_enable_fast_math=true'\]")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
+    jax.config.update("jax_disable_most_optimizations", False)  # the module's fixture has set it
+    refused("jax_disable_most_optimizations True -> False")
+    jax.config.update("jax_disable_most_optimizations", True)
+    with jax.default_matmul_precision("float32"):
+        refused("jax_default_matmul_precision None -> float32")
     twin = normal()
     assert mt.resume(tmp_path / "run", twin, mt.hmc(twin, 0.4, 5)).attrs["is_interrupted"] == 0
 
@@ -189,6 +197,27 @@ def test_what_differs_is_said(tmp_path, monkeypatch):
     mt.sample(one, mt.hmc(one, 0.3, 3), **SIZES, out=tmp_path / "data")
     with pytest.raises(ValueError, match=r"^data must be"):
         mt.resume(tmp_path / "data", two, mt.hmc(two, 0.3, 3))
+
+
+def test_functions_that_are_called_back_are_named(tmp_path):
+    """Their code is not in the program, so nothing would notice that another one is called."""
+
+    def volume(x):
+        return np.zeros((), x.dtype)
+
+    def log_density(x):
+        form = jax.ShapeDtypeStruct((), x.dtype)
+        called = jax.pure_callback(volume, form, jax.lax.stop_gradient(x), vmap_method="sequential")
+        return -0.5 * jnp.sum(x**2) + jax.lax.stop_gradient(called)
+
+    target = mt.density(log_density, jnp.zeros(2))
+    sampler = mt.hmc(target, 0.5, 3)
+    for call in (
+        lambda: mt.sample(target, sampler, 10, 0, 2, out=tmp_path / "run"),
+        lambda: mt.resume(tmp_path / "run", target, sampler, 20),
+    ):
+        with pytest.warns(mt.SamplingWarning, match=r"calls Python functions .*volume\), and what"):
+            call()
 
 
 def test_thinning_keeps_the_last_of_every_few(tmp_path, small_segments):

@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from momentem.devices._mesh import local_part
+from momentem.run.health import warn
 from momentem.targets._minibatch import AnyTarget
 from momentem.types import PRNGKey, Sampler
 
@@ -28,6 +29,11 @@ def fingerprints(target: AnyTarget, sampler: Sampler, key: PRNGKey, state: Any) 
     """Return the SHA-256 of the model, of the data and of the sampler."""
     model, constants = _program(target.logdensity, target.initial)
     step, step_constants = _program(sampler.step, key, state)
+    if names := sorted({*callbacks(model), *callbacks(step)}):
+        warn(
+            f"the model calls Python functions while it runs ({', '.join(names)}), and what they "
+            "compute is not recorded: a resumed run has the same draws only if they are the same"
+        )
     seen: dict[int, bytes] = {}  # a sampler holds its target's arrays several times
     return {
         "model": _digest([model.encode()]),
@@ -36,6 +42,12 @@ def fingerprints(target: AnyTarget, sampler: Sampler, key: PRNGKey, state: Any) 
             [step.encode(), *_hashes([*jax.tree.leaves(sampler), *step_constants], seen)]
         ),
     }
+
+
+def callbacks(program: str) -> list[str]:
+    """Return the names of the Python functions that a program calls back."""
+    found = re.findall(r"callback_func=(.*?), in_tree=", program)
+    return [re.sub(r"<(?:bound method|function) (\S+)[^>]*>+", r"\1", text) for text in found]
 
 
 def _digest(parts: Any) -> str:

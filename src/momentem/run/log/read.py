@@ -1,23 +1,23 @@
 """Read a run log. Everything in it is checked before it is used."""
 
-import hashlib
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from momentem.files import digest_of, read_table
 from momentem.run.batch_means import NUM_BATCHES
 from momentem.run.health import Trouble, Troubles
 from momentem.run.log.arrays import StoredArray
-from momentem.run.log.folder import FORMAT, MANIFEST
+from momentem.run.log.folder import FORMAT, MANIFEST, MANIFEST_BYTES
 from momentem.run.log.segment import Segment, SegmentError, check_name, inspect, list_segments
 from momentem.run.plan import Plan
 
 __all__ = ["Run", "groups_of", "learning_of", "open_run", "troubles_of"]
 
-MANIFEST_BYTES = 2**24
+LARGEST = 2**53  # of a whole number in a log
 
 
 class Run(NamedTuple):
@@ -34,23 +34,26 @@ class Run(NamedTuple):
 def open_run(folder: Path) -> Run:
     """Open a run log, up to the first segment that is not whole. Its manifest must be whole."""
     path = folder / MANIFEST
-    if not path.is_file():
+    if not path.exists():
+        has_segments = folder.is_dir() and len(list_segments(folder)) > 1
         raise FileNotFoundError(
-            f"{folder} holds no run: there is no {MANIFEST} in it; give a folder that "
-            "momentem.sample(out=…) has written. (A run that ended before its first iteration "
-            "leaves no manifest: start it again)"
+            f"{folder} holds no run: there is no {MANIFEST} in it; "
+            + (
+                f"`momentem repair {folder}` writes it again from the segments"
+                if has_segments
+                else "give a folder that momentem.sample(out=…) has written. (A run that ended "
+                "before its first iteration leaves no manifest: start it again)"
+            )
         )
     try:
-        if path.resolve().parent != folder.resolve():
-            raise ValueError(f"it links to a file outside the folder, {path.resolve()}")
-        if path.stat().st_size > MANIFEST_BYTES:
-            raise ValueError(f"it is larger than {MANIFEST_BYTES} bytes")
-        text = path.read_bytes()
-        manifest = json.loads(text)
+        manifest, text = read_table(path, MANIFEST_BYTES)
         plan = _plan(manifest)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise ValueError(f"{path} is not the manifest of a run: {error!r}") from error
-    digest = hashlib.sha256(text).hexdigest()
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(
+            f"{path} is not the manifest of a run: {error!r}; if its segments are whole, `momentem "
+            f"repair {folder}` writes it again"
+        ) from error
+    digest = digest_of(text)
     segments, fault, previous = [], None, digest
     try:
         for number, file in enumerate(list_segments(folder)):
@@ -84,16 +87,18 @@ def _plan(manifest: Any) -> Plan:
             )
     numbers = {k: manifest[k] for k in ("num_draws", "num_warmup", "num_chains", "seed", "thin")}
     labels = {name: manifest[name] for name in ("dims", "coords")}
-    if any(not isinstance(value, dict | None) for value in labels.values()):
-        raise ValueError("dims and coords must be tables")
+    for name, table in labels.items():
+        lists = {} if table is None else table
+        if not isinstance(lists, dict) or any(not isinstance(x, list) for x in lists.values()):
+            raise ValueError(f"{name} must be a table of lists")
     most = _whole(manifest, "most_draws") if "most_draws" in manifest else numbers["num_draws"]
     return Plan(**numbers, keep=keep, streamed=streamed, **labels, most_draws=most)
 
 
 def _whole(table: Mapping[str, Any], name: str) -> int:
     value = table.get(name)
-    if type(value) is not int or value < 0:
-        raise SegmentError(f"{name} must be a whole number >= 0, got {value!r:.80}")
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise SegmentError(f"{name} must be a whole number from 0 to 2^53, got {value!r:.80}")
     return value
 
 
@@ -107,8 +112,11 @@ def _check_contents(
         first, count, rows = (_whole(about, name) for name in ("first", "iterations", "rows"))
         _whole(about, "num_draws")
         is_frozen = about.get("is_frozen")
-        if not isinstance(is_frozen, bool) or not isinstance(about.get("seconds"), float):
+        seconds = about.get("seconds")
+        if not isinstance(is_frozen, bool) or not isinstance(seconds, float):
             raise SegmentError("is_frozen or seconds is missing")
+        if not math.isfinite(seconds):
+            raise SegmentError(f"seconds must be finite, got {seconds}")
         troubles_of(segment)
         last = before[-1].about if before else {"first": 0, "iterations": 0, "is_frozen": False}
         # warm-up may have ended early
@@ -180,9 +188,13 @@ def _row_forms(segment: Segment) -> dict[str, Any]:
 def troubles_of(segment: Segment) -> Troubles:
     """Return the troubles in a segment."""
     try:
-        kinds = [
-            Trouble(int(a), int(b), int(c), str(d)) for a, b, c, d in segment.about["troubles"]
-        ]
+        kinds = [Trouble(*kind) for kind in segment.about["troubles"]]
+        for *numbers, what in kinds:
+            if (
+                any(type(n) is not int or abs(n) > LARGEST for n in numbers)
+                or type(what) is not str
+            ):
+                raise ValueError("they must be three whole numbers and a text")
         return Troubles(*kinds)
     except (KeyError, TypeError, ValueError) as error:
         raise SegmentError(f"its troubles cannot be read: {error!r}") from None

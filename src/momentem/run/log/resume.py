@@ -12,10 +12,9 @@ from momentem.checks import check_count
 from momentem.devices._mesh import check_mesh
 from momentem.devices.agreement import smallest, time_limit
 from momentem.run.log.fingerprint import fingerprints
-from momentem.run.log.folder import MANIFEST, PART, layout, lock, part_of
+from momentem.run.log.folder import MANIFEST, PART, forget_unfinished, layout, lock, part_of
 from momentem.run.log.join import num_chains
 from momentem.run.log.read import Run, open_run
-from momentem.run.log.segment import TEMPORARY, list_segments
 from momentem.run.log.state import place_moments, restore, restore_moments
 from momentem.run.log.write import RunLog
 from momentem.run.loop import begin, freeze, init
@@ -49,7 +48,30 @@ def reopen(
         The log, the current sampler, and the plan with all chains.
     """
     check_processes(folder)
-    run = open_run(part_of(folder))
+    part = part_of(folder)
+    if not part.is_dir():
+        open_run(part)  # says what is missing
+    descriptor = lock(part)  # before the log is read: what is read now, no other process changes
+    try:
+        log, moving = _reopen(part, target, sampler, num_draws, mesh, plan, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    run = log.run
+    return log, moving, run.plan._replace(num_chains=num_chains(run))
+
+
+def _reopen(
+    part: Path,
+    target: AnyTarget,
+    sampler: Sampler,
+    num_draws: int | None,
+    mesh: Mesh | None,
+    plan: Plan | None,
+    descriptor: int,
+) -> tuple[RunLog, Sampler]:
+    """Return the log in a locked folder, and the current sampler."""
+    run = open_run(part)
     if plan is not None:
         _check_plan(run, plan)
     check_mesh(mesh, num_chains(run))
@@ -75,15 +97,10 @@ def reopen(
     run = run._replace(plan=run.plan._replace(num_draws=int(asked), most_draws=int(most)))
     with time_limit():
         moving, here = _restore(run, target, sampler, mesh)
-    descriptor = lock(run.folder)
-    if list_segments(run.folder) != [*(segment.path for segment in run.segments), *ahead]:
-        os.close(descriptor)
-        raise BlockingIOError(f"{run.folder} has grown while it was read; wait for its run to end")
-    (run.folder / TEMPORARY).unlink(missing_ok=True)  # left by a killed process
+    forget_unfinished(run.folder)
     for path in reversed(ahead):  # these draws are drawn again
         path.unlink()
-    log = RunLog(run, here, last["seconds"], descriptor)
-    return log, moving, run.plan._replace(num_chains=num_chains(run))
+    return RunLog(run, here, last["seconds"], descriptor), moving
 
 
 def _check_plan(run: Run, plan: Plan) -> None:

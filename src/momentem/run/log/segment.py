@@ -2,30 +2,27 @@
 
 The name of a segment has its number and the SHA-256 of its bytes, and the segment holds the hash of
 the one before it. A file that was cut, changed, or taken from another run is therefore detected.
-A segment is written to a temporary file, which is renamed when all of it is on the disk. A killed
-process leaves at most the temporary file. Reading runs no code from the file, and shapes are
-checked against its size before anything is read.
+A segment is published when all of it is on the disk (`momentem.files`). Reading runs no code from
+the file, and sizes and shapes are checked before anything is read.
 """
 
-import contextlib
-import hashlib
 import json
-import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-__all__ = ["Segment", "SegmentError", "inspect", "list_segments", "publish", "write_segment"]
+from momentem.files import check_file, digest_of, hash_file, parse_table, publish
+
+__all__ = ["Segment", "SegmentError", "inspect", "list_segments", "write_segment"]
 
 FILE_NAME = re.compile(r"(\d{8})-([0-9a-f]{64})\.safetensors")
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
-TEMPORARY = "unfinished.tmp"
+MOST_BYTES = 2**32  # of a segment; its hash takes seconds
 DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1"}
 DTYPES |= {"U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?"}
 
@@ -61,16 +58,17 @@ def write_segment(
     solid = {name: np.array(array, order="C", copy=None) for name, array in arrays.items()}
     for name in solid:
         check_name(name)
-    temporary = folder / TEMPORARY
+    content = save(solid, metadata={"momentem": json.dumps(about, allow_nan=False)})
+    if len(content) > MOST_BYTES:
+        raise ValueError(
+            f"a segment must have at most {MOST_BYTES} bytes, got {len(content)}: the sampler's "
+            "state or a draw is too large for a run log"
+        )
+    digest = digest_of(content)
+    path = folder / f"{number:08d}-{digest}.safetensors"
     try:
-        save_file(solid, temporary, metadata={"momentem": json.dumps(about)})
-        with open(temporary, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        path = folder / f"{number:08d}-{digest}.safetensors"
-        publish(temporary, path)
-    except (OSError, SafetensorError) as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        publish([content], path)
+    except OSError as error:
         raise OSError(
             f"segment {number} could not be written to {folder}: {error}; the segments before it "
             "are whole: free disk space, or make the folder writable, and resume with "
@@ -78,22 +76,6 @@ def write_segment(
         ) from error
     # NumPy's names of dtypes, as `inspect` gives them
     return Segment(path, digest, about, {k: (a.dtype.name, a.shape) for k, a in solid.items()})
-
-
-def publish(temporary: Path, path: Path) -> None:
-    """Sync a file to the disk, rename it, and sync the new name."""
-    _sync(temporary)
-    os.replace(temporary, path)
-    if os.name == "posix":  # other systems cannot open a folder
-        _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def check_name(name: str) -> None:
@@ -110,13 +92,14 @@ def list_segments(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name))
 
 
-def inspect(folder: Path, path: Path, number: int, previous: str) -> Segment:
-    """Check the file of segment `number`, and return the segment. Errors say what is wrong."""
+def inspect(folder: Path, path: Path, number: int, previous: str | None) -> Segment:
+    """Check the file of segment `number`, and return the segment. Errors say what is wrong. The
+    segment must name the hash before it, `previous`, if that is known."""
     try:
         named = FILE_NAME.fullmatch(path.name)
         if named is None or int(named[1]) != number:
             raise SegmentError(f"segment {number} is missing, or there are two of it")
-        _check_place(folder, path)
+        check_file(path, MOST_BYTES, folder)
         with safe_open(path, framework="np", backend="pread") as file:
             about = _about((file.metadata() or {}).get("momentem", ""))
             forms = {}
@@ -124,10 +107,15 @@ def inspect(folder: Path, path: Path, number: int, previous: str) -> Segment:
                 check_name(name)
                 view = file.get_slice(name)
                 forms[name] = (_dtype(view.get_dtype()), tuple(view.get_shape()))
-        if about.get("number") != number or about.get("previous") != previous:
+        is_next = previous is None or about.get("previous") == previous
+        if number == 0 and not is_next:
+            raise SegmentError(
+                "it does not follow the manifest, one of the two was changed; `momentem repair "
+                f"{folder}` writes the manifest again"
+            )
+        if about.get("number") != number or not is_next:
             raise SegmentError("it does not follow the segment before it")
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hash_file(path)
         if digest != named[2]:
             raise SegmentError("its bytes do not have the SHA-256 in its name: it was changed")
     except (SafetensorError, OSError, ValueError) as error:
@@ -135,22 +123,11 @@ def inspect(folder: Path, path: Path, number: int, previous: str) -> Segment:
     return Segment(path, digest, about, forms)
 
 
-def _check_place(folder: Path, path: Path) -> None:
-    """Refuse links to files outside the folder, and pipes and devices, which never end."""
-    if path.resolve().parent != folder.resolve():
-        raise SegmentError(f"it links to a file outside the folder, {path.resolve()}")
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise SegmentError("it is not a regular file")
-
-
 def _about(text: str) -> dict[str, Any]:
     try:
-        about = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        return parse_table(text)
+    except ValueError as error:
         raise SegmentError(f"its description cannot be read: {error}") from None
-    if not isinstance(about, dict):
-        raise SegmentError("its description is not a table")
-    return about
 
 
 def _dtype(code: str) -> str:

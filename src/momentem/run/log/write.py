@@ -1,6 +1,5 @@
 """The sink that writes a run to its log, segment by segment."""
 
-import hashlib
 import json
 import os
 import time
@@ -16,11 +15,12 @@ from xarray import DataTree
 
 from momentem.devices._mesh import local_chains
 from momentem.devices.agreement import agree
+from momentem.files import digest_of, publish
 from momentem.run.health import Troubles
-from momentem.run.log.folder import FORMAT, MANIFEST, claim, layout, part_of
+from momentem.run.log.folder import FORMAT, MANIFEST, MANIFEST_BYTES, claim, layout, part_of
 from momentem.run.log.join import join_troubles, open_parts, stored_trace
 from momentem.run.log.read import Run
-from momentem.run.log.segment import TEMPORARY, check_name, publish, write_segment
+from momentem.run.log.segment import check_name, write_segment
 from momentem.run.log.state import store_moments, store_state
 from momentem.run.plan import Chunk, Here, Plan, kept_rows, learning_rows
 
@@ -37,10 +37,11 @@ def create(
     hashes: Mapping[str, str],
     here: Here,
     mesh: Mesh | None,
+    about: Mapping[str, Any] | None = None,
 ) -> "RunLog":
     """Start the log of the chains that this process holds.
 
-    It writes the sampler's first state, and then the manifest.
+    It writes the sampler's first state with a copy of the manifest, and then the manifest.
 
     Args:
         folder: new or empty.
@@ -49,6 +50,7 @@ def create(
         hashes: of model, data and sampler.
         here: where the run starts.
         mesh: devices that the run is divided over.
+        about: what else the manifest should keep, by names of its own.
     """
     for name in (*plan.keep, *plan.streamed):
         check_name(name)
@@ -71,32 +73,42 @@ def create(
         "dims": None if plan.dims is None else {k: list(v) for k, v in plan.dims.items()},
         "coords": None if plan.coords is None else _as_json(plan.coords),
         **hashes,
+        **({} if about is None else about),
     }
-    text = json.dumps(manifest, indent=2).encode()
+    text = _text(manifest)
+    if len(text) > MANIFEST_BYTES:
+        raise ValueError(
+            f"the settings of a run must take at most {MANIFEST_BYTES} bytes, got {len(text)}; "
+            "shorten coords, or the vocabulary"
+        )
     lock = claim(folder)
     try:
-        run = Run(folder, manifest, hashlib.sha256(text).hexdigest(), plan, [], None)
+        run = Run(folder, manifest, digest_of(text), plan, [], None)
         log = RunLog(run, here, 0.0, lock)
         log.publish()
-        temporary = folder / TEMPORARY
-        temporary.write_bytes(text)
-        publish(temporary, folder / MANIFEST)
-    except OSError as error:
+        publish([text.encode()], folder / MANIFEST)
+    except BaseException as error:
         os.close(lock)
-        raise OSError(
-            f"out must be a folder that can be written to, got {folder}: {error}"
-        ) from error
+        if isinstance(error, OSError):
+            raise OSError(
+                f"out must be a folder that can be written to, got {folder}: {error}"
+            ) from error
+        raise
     return log
+
+
+def _text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=1)
 
 
 def _as_json(coords: Mapping[str, Any]) -> dict[str, list]:
     lists = {str(name): np.asarray(values).tolist() for name, values in coords.items()}
     try:
-        json.dumps(lists)
-    except TypeError:
+        json.dumps(lists, allow_nan=False)
+    except (TypeError, ValueError):
         raise TypeError(
-            f"coords must be numbers or strings to be stored with out=, got {coords!r:.200}; "
-            "convert dates to strings"
+            f"coords must be finite numbers or strings to be stored with out=, got "
+            f"{coords!r:.200}; convert dates, NaN and infinities to strings"
         ) from None
     return lists
 
@@ -111,7 +123,7 @@ class RunLog:
         lock: from `folder.lock`. Closing the log releases it.
     """
 
-    is_local = True
+    is_local = is_durable = True
 
     def __init__(self, run: Run, here: Here, seconds: float, lock: int):
         self.run, self.here, self.num_draws = run, here, run.plan.num_draws
@@ -202,7 +214,7 @@ class RunLog:
         arrays, count = _arrays(chunks), sum(chunk.iterations for chunk in chunks)
         rows = len(arrays["stats.diverging"]) if chunks else 0
         troubles = sum((chunk.troubles for chunk in chunks), start=Troubles())
-        about = {
+        about: dict[str, Any] = {
             "previous": segments[-1].digest if segments else self.run.digest,
             "is_frozen": here.is_frozen,
             "first": here.iteration - count,
@@ -212,6 +224,8 @@ class RunLog:
             "seconds": time.perf_counter() - self._begun,
             "troubles": troubles,
         }
+        if not segments:
+            about["manifest"] = _text(self.run.manifest)
         arrays |= store_state(here.state)
         if here.moments is not None:
             arrays |= store_moments(here.moments)
