@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from momentem.targets.advice import call_or_explain
+from momentem.xla.compile import shapes_of
 
 __all__ = [
     "Parameters",
