@@ -33,6 +33,7 @@ from momentem.samplers import (
     sgnht_em,
     sgr_nphmc,
     tuned_hmc_em,
+    tuned_sghmc_em,
 )
 from momentem.sampling import load, resume, sample
 from momentem.targets import (
@@ -146,5 +147,6 @@ __all__ = [
     "testing",
     "tuned_em",
     "tuned_hmc_em",
+    "tuned_sghmc_em",
     "with_replacement",
 ]

@@ -21,7 +21,7 @@ from momentem.run.health import warn
 from momentem.run.in_memory import Memory
 from momentem.run.loop import begin, complete, init
 from momentem.run.plan import Here, Plan, Sink
-from momentem.samplers import sghmc_em, tuned_hmc_em
+from momentem.samplers import tuned_hmc_em, tuned_sghmc_em
 from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_target
 from momentem.targets._starts import given_starts, starts
 from momentem.targets.parameters import parameter_forms
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["load", "resume", "sample"]
 
 DRAWS, MOST_DRAWS = 1000, 8000  # if their number is left open
+WARMUP, MOST_WARMUP = 1000, 4000  # likewise; with minibatches more may be needed
 
 
 def sample(
     target: AnyTarget,
     sampler: Sampler | None = None,
     num_draws: int | None = None,
-    num_warmup: int = 1000,
+    num_warmup: int | None = None,
     num_chains: int = 4,
     seed: int = 0,
     positions: Any = None,
@@ -59,12 +60,13 @@ def sample(
     Args:
         target: what is sampled.
         sampler: how, e.g. `momentem.hmc_em(target, ...)`. Default: one that tunes itself,
-            `momentem.tuned_hmc_em(target)`, or `momentem.sghmc_em(target)` for a minibatch target.
-            Wrap it in `momentem.forever` to learn on after warm-up.
-        num_draws: draws per chain. Default: 1,000. The default sampler on full data doubles them,
-            up to 8,000, until R-hat and ESS are good.
+            `momentem.tuned_hmc_em(target)`, or `momentem.tuned_sghmc_em(target)` for a minibatch
+            target. Wrap it in `momentem.forever` to learn on after warm-up.
+        num_draws: draws per chain. Default: 1,000. The default sampler doubles them, up to 8,000,
+            until R-hat and ESS are good.
         num_warmup: warm-up iterations per chain, at most: a sampler that has settled ends them
             early. They are kept in the groups `warmup_posterior` and `warmup_sample_stats`.
+            Default: 1,000, and 4,000 for the default sampler on a minibatch target.
         num_chains: chains, moved together.
         seed: a whole number; the same seed gives the same draws.
         positions: a start per chain, as a pytree like `initial` with a leading axis of chains.
@@ -98,7 +100,10 @@ def sample(
     """
     check_target(target)
     moving = choose_sampler(target, sampler)
-    may_double = sampler is None and not isinstance(target, StochasticTarget)
+    may_double = sampler is None
+    if num_warmup is None:
+        is_long = sampler is None and isinstance(target, StochasticTarget)
+        num_warmup = MOST_WARMUP if is_long else WARMUP
     sizes = {"num_warmup": num_warmup, "num_chains": num_chains, "seed": seed, "thin": thin}
     plan = make_plan(target, num_draws, may_double, keep, dims, coords, **sizes)
     check_mesh(mesh, plan.num_chains)
@@ -278,7 +283,8 @@ def run_to_end(
 def choose_sampler(target: AnyTarget, sampler: Sampler | None) -> Sampler:
     """Return the sampler, or the default for the target."""
     if sampler is None:
-        return sghmc_em(target) if isinstance(target, StochasticTarget) else tuned_hmc_em(target)
+        is_stochastic = isinstance(target, StochasticTarget)
+        return tuned_sghmc_em(target) if is_stochastic else tuned_hmc_em(target)
     check_instance(
         Sampler, "e.g. momentem.hmc(target, …), or fixed(kernel, learnt)", sampler=sampler
     )

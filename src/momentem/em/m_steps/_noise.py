@@ -19,13 +19,14 @@ from jaxtyping import Array
 
 from momentem.checks import check_positive
 from momentem.em.m_steps.contract import MStep, empty_second_moment, target_of
-from momentem.pytrees import find_node
+from momentem.pytrees import find_node, where
 from momentem.targets._minibatch import StochasticTarget, one_gradient
 from momentem.types import Count, Flag, Friction, Info, Kernel, Learnt, Scalar, Vector
 from momentem.xla.keys import key
 
 __all__ = ["noise"]
 
+COST = 2.0  # of a gradient with control variates
 BIAS_SCALE = 0.05  # of eps lambda_max(M^-1 Bhat), maths 6.4
 
 
@@ -44,6 +45,7 @@ class NoiseEstimate(NamedTuple):
 
     mass: Any
     noise_matrix: Array
+    plain_matrix: Array  # V without control variates
 
     def is_proper(self) -> Flag:
         """Return whether both can be used."""
@@ -114,7 +116,8 @@ def _estimate(target: StochasticTarget, statistic: Noises, learnt: Learnt) -> No
     samples = statistic.noise if statistic.information is None else statistic.information
     information = mass.shrink(samples / n, statistic.num_noises, power=2)
     fisher = target.information_scale * information + prior
-    return NoiseEstimate(mass.from_inverse_mass(mass.inverse(fisher)), statistic.noise / n)
+    estimate = mass.from_inverse_mass(mass.inverse(fisher))
+    return NoiseEstimate(estimate, statistic.noise / n, samples / n)
 
 
 def _average(
@@ -128,9 +131,25 @@ def _average(
     # before the first M-step there is nothing to average with
     rate_noise = jnp.where(jnp.any(learnt.noise > 0), rate, 1)
     old = learnt.mass.noise_matrix(learnt.noise)
-    noise_matrix = (1 - rate_noise) * old + rate_noise * estimate.noise_matrix
-    mass, noise = learnt.mass.average(estimate.mass, rate).with_frame(noise_matrix)
-    largest = jnp.max(noise)
-    by_share, by_bias = 2 * share * friction / largest, jnp.sqrt(2 * BIAS_SCALE / largest)
-    step_size = jnp.minimum(max_step_size, jnp.minimum(by_share, by_bias))
-    return learnt.replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
+    averaged = learnt.mass.average(estimate.mass, rate)
+
+    def tuned(noise_matrix: Array) -> Learnt:
+        mass, noise = averaged.with_frame(noise_matrix)
+        largest = jnp.max(noise)
+        by_share, by_bias = 2 * share * friction / largest, jnp.sqrt(2 * BIAS_SCALE / largest)
+        step_size = jnp.minimum(max_step_size, jnp.minimum(by_share, by_bias))
+        return learnt.replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
+
+    new = tuned((1 - rate_noise) * old + rate_noise * estimate.noise_matrix)
+    if "anchor" not in learnt or "is_used" not in learnt.anchor:
+        return new
+    return _keep_control_if_it_pays(new, tuned(estimate.plain_matrix))
+
+
+def _keep_control_if_it_pays(with_control: Learnt, without: Learnt) -> Learnt:
+    """Return what was learnt, without control variates from now on if they do not pay: time passes
+    in proportion to the step size, and each of their gradients costs as much as COST."""
+    is_used = with_control.anchor["is_used"]
+    pays = (is_used > 0) & (with_control.step_size >= COST * without.step_size)
+    chosen = where(pays, with_control, without)
+    return chosen.replace(anchor=chosen.anchor | {"is_used": pays.astype(is_used.dtype)})

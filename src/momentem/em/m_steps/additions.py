@@ -177,7 +177,7 @@ def _are_finite(*means: Vector) -> Flag:
 
 def _average_anchor(target: Any, learnt: Learnt, rate: Scalar, draw: Vector) -> Learnt:
     mean = (1 - rate) * learnt.anchor["position"] + rate * draw
-    return learnt.replace(anchor=anchor_at(target, mean))
+    return learnt.replace(anchor=learnt.anchor | anchor_at(target, mean))
 
 
 def _average_centre(learnt: Learnt, rate: Scalar, draw: Vector, score: Vector) -> Learnt:
