@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "resume", "sample"]
 
 DRAWS, MOST_DRAWS = 1000, 8000  # if their number is left open
+CHEAP_DRAWS = 2000  # of minibatches
 WARMUP, MOST_WARMUP = 1000, 4000  # likewise; with minibatches more may be needed
 
 
@@ -62,8 +63,8 @@ def sample(
         sampler: how, e.g. `momentem.hmc_em(target, ...)`. Default: one that tunes itself,
             `momentem.tuned_hmc_em(target)`, or `momentem.tuned_sghmc_em(target)` for a minibatch
             target. Wrap it in `momentem.forever` to learn on after warm-up.
-        num_draws: draws per chain. Default: 1,000. The default sampler doubles them, up to 8,000,
-            until R-hat and ESS are good.
+        num_draws: draws per chain. Default: 1,000. The default sampler starts with 2,000 on a
+            minibatch target, and doubles them, up to 8,000, until R-hat and ESS are good.
         num_warmup: warm-up iterations per chain, at most: a sampler that has settled ends them
             early. They are kept in the groups `warmup_posterior` and `warmup_sample_stats`.
             Default: 1,000, and 4,000 for the default sampler on a minibatch target.
@@ -201,7 +202,9 @@ def make_plan(
 ) -> Plan:
     """Check what is asked for, and return it. `sizes` are num_warmup, num_chains, seed and thin."""
     most_draws = MOST_DRAWS if num_draws is None and may_double else 0
-    num_draws = DRAWS if num_draws is None else num_draws
+    if num_draws is None:
+        is_cheap = may_double and isinstance(target, StochasticTarget)
+        num_draws = CHEAP_DRAWS if is_cheap else DRAWS
     check_count(1, num_draws=num_draws, num_chains=sizes["num_chains"], thin=sizes["thin"])
     check_count(0, num_warmup=sizes["num_warmup"], seed=sizes["seed"])
     if sizes["seed"] >= 2**32:
