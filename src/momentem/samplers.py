@@ -231,7 +231,8 @@ def sghmc_em(
 
 
 def tuned_sghmc_em(
-    target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, mass: Mass | None = None
+    target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, mass: Mass | None = None,
+    forgetting: float = 0.01,
 ) -> Sampler:
     """Return a sampler for SGHMC-EM that needs nothing set. It is the default of a minibatch target.
 
@@ -255,7 +256,7 @@ def tuned_sghmc_em(
     """
     is_controllable = find_node(Anchor, target) is None and not is_stream(target)
     controlled = try_control(target) if is_controllable else target
-    kernel = kernels.sghmc(controlled, num_steps, friction)
+    kernel = kernels.sghmc(controlled, num_steps, friction, forgetting)
     # the kinetic energy of a step is 1 / (1 - eps^2 / 4) times too large: by 1 %
     m_step = m_steps.noise(kernel, max_step_size=0.2)
     return tuned_by_minibatches(self_tuned(kernel, mass, m_step), target)
