@@ -231,10 +231,13 @@ def sghmc_em(
 
 
 def tuned_sghmc_em(
-    target: StochasticTarget, num_steps: int = 10, friction: float = 0.5, mass: Mass | None = None,
+    target: StochasticTarget,
+    num_steps: int = 10,
+    friction: float = 0.5,
+    mass: Mass | None = None,
     forgetting: float = 0.01,
 ) -> Sampler:
-    """Return a sampler for SGHMC-EM that needs nothing set. It is the default of a minibatch target.
+    """Return a sampler for SGHMC-EM that needs nothing set, the default with minibatches.
 
     Its chains ascend to the posterior before anything is learnt there. It learns mass, gradient
     noise and step size, uses control variates where they are found to pay, and decides when warm-up

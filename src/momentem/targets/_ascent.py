@@ -24,7 +24,6 @@ within `tolerance` per dimension of it stop; those within the bulk, D + 4 sqrt(2
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,7 +38,15 @@ from momentem.types import Count, Flag, Matrix, Scalars, Vector, Vectors
 from momentem.xla.keys import key
 from momentem.xla.once import run_if_due
 
-__all__ = ["Place", "arrival", "ascend", "bulk"]
+__all__ = [
+    "Place",
+    "arrival",
+    "ascend",
+    "bulk",
+    "fixed_batch",
+    "gradients_of_part",
+    "parts",
+]
 
 FIRST_ROWS, FIRST_PER_DIMENSION = 1000, 20  # rows of the first part
 GROWTH = 8  # of the parts
@@ -89,9 +96,9 @@ def ascend(target: AnyTarget, starts: Vectors, tolerance: float) -> Place:
             chain stops.
     """
     number, dim = starts.shape
-    first, most = _parts(target, dim)
+    first, most = parts(target, dim)
     is_divided = first > 0
-    gradients = partial(_gradients, target)
+    gradients = partial(gradients_of_part, target)
 
     def goes_on(carry: tuple[Place, Part]) -> Flag:
         place, part = carry
@@ -121,7 +128,7 @@ def ascend(target: AnyTarget, starts: Vectors, tolerance: float) -> Place:
     return jax.lax.while_loop(goes_on, turn, (place, part))[0]
 
 
-def _parts(target: AnyTarget, dim: int) -> tuple[int, int]:
+def parts(target: AnyTarget, dim: int) -> tuple[int, int]:
     """Return the minibatches of the first part, and the most there may be before all data are used;
     0 if all data are used at once."""
     if not isinstance(target, StochasticTarget):
@@ -133,7 +140,7 @@ def _parts(target: AnyTarget, dim: int) -> tuple[int, int]:
     return first, max(first, num_rows // (2 * batch_size))
 
 
-def _gradients(target: AnyTarget, part: Part, positions: Vectors) -> Vectors:
+def gradients_of_part(target: AnyTarget, part: Any, positions: Vectors) -> Vectors:
     """Return the chains' gradients of a part of the data."""
     if part.num_batches is None or not isinstance(target, StochasticTarget) or not target.sizes:
         return jax.vmap(lambda x: whole_gradient(target, x)[1])(positions)
@@ -146,13 +153,18 @@ def _gradients(target: AnyTarget, part: Part, positions: Vectors) -> Vectors:
 
 def _part_gradient(target: StochasticTarget, num_batches: Count, position: Vector) -> Vector:
     """Return the mean gradient of the first `num_batches` minibatches of a fixed sequence."""
+
     def add(i: Any, mean: Vector) -> Vector:
-        batches = target.batches(jax.random.fold_in(key(0), i), Static(1))
-        batch = jax.tree.map(lambda leaf: leaf[0], batches)
-        new = target.noisy_gradient(batch, position).gradient
+        new = target.noisy_gradient(fixed_batch(target, i), position).gradient
         return mean + (new - mean) / (i + 1)
 
     return jax.lax.fori_loop(0, num_batches, add, jnp.zeros_like(position))
+
+
+def fixed_batch(target: StochasticTarget, i: Any) -> Any:
+    """Return minibatch i of a fixed sequence."""
+    batches = target.batches(jax.random.fold_in(key(0), i), Static(1))
+    return jax.tree.map(lambda leaf: leaf[0], batches)
 
 
 def _next_part(
@@ -184,7 +196,7 @@ def _measure(target: AnyTarget, part: Part, wanted: Array, key: Any, place: Plac
 
     def products(position: Vector, root: Matrix) -> Matrix:
         def gradient(x: Vector) -> Vector:
-            return _gradients(target, part, x[None])[0]
+            return gradients_of_part(target, part, x[None])[0]
 
         def product(column: Vector) -> Vector:
             return jax.jvp(gradient, (position,), (column,))[1]
@@ -216,9 +228,7 @@ def _turn(root: Matrix, curvature: Matrix) -> tuple[Matrix, Flag]:
     return jnp.where(is_usable, new, root), is_trusted
 
 
-def _judge(
-    old: Place, is_moving: Array, moves: Vectors, there: Vectors, is_kept_up: Any
-) -> Place:
+def _judge(old: Place, is_moving: Array, moves: Vectors, there: Vectors, is_kept_up: Any) -> Place:
     """Keep the steps that are good, and shorten the others."""
     slope, end = jnp.sum(old.gradient * moves, axis=1), jnp.sum(there * moves, axis=1)
     is_finite = jnp.isfinite(there).all(axis=1)

@@ -27,6 +27,7 @@ from momentem.em import EMState
 from momentem.moments import Moments, add_samples
 from momentem.pytrees import Static
 from momentem.targets._ascent import arrival, ascend
+from momentem.targets._long_ascent import ascend_far
 from momentem.targets._minibatch import StochasticTarget
 from momentem.targets.control_variates import anchor_at
 from momentem.types import EnsembleInfo, Flag, Info, Learnt, PRNGKey, Sampler, Scalar, Vectors
@@ -93,6 +94,11 @@ def _init(
         weights = jnp.where(has_arrived.any(), has_arrived, True).astype(starts.dtype)
         centre = weights @ place.position / jnp.sum(weights)
         starts = place.position + jnp.where(has_arrived[:, None], moves, 0)
+    elif target.sizes is not None:
+        place, has_arrived = ascend_far(target, starts)
+        normals = jax.random.normal(spread_key, starts.shape, starts.dtype)
+        centre = jnp.mean(place.position, axis=0)
+        starts = place.position + jnp.sqrt(place.diagonal) * normals
     em = sampler.init(em_key, starts)
     if "anchor" in em.learnt:
         anchor = em.learnt.anchor | anchor_at(target, centre)

@@ -18,7 +18,14 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from momentem.checks import check_positive
+from momentem.em.m_steps._noise_low_rank import (
+    LastNoises,
+    add_last,
+    estimate_low_rank,
+    no_noises,
+)
 from momentem.em.m_steps.contract import MStep, empty_second_moment, target_of
+from momentem.masses import WindowMass
 from momentem.pytrees import find_node, where
 from momentem.targets._minibatch import StochasticTarget, one_gradient
 from momentem.types import Count, Flag, Friction, Info, Kernel, Learnt, Scalar, Vector
@@ -81,15 +88,19 @@ def noise(kernel: Kernel, share: float = 2.0, max_step_size: float = 0.3) -> MSt
     )
 
 
-def _init(target: StochasticTarget, mass: Any, size: Any) -> Noises:
+def _init(target: StochasticTarget, mass: Any, size: Any) -> Noises | LastNoises:
+    noisy = jax.eval_shape(one_gradient, target, key(0), target.initial)
+    if isinstance(mass, WindowMass):
+        return no_noises(mass, noisy.information is not None)
     zeros = empty_second_moment(mass, size).total
     position = jnp.zeros_like(mass.inverse_mass_diagonal())
-    noisy = jax.eval_shape(one_gradient, target, key(0), target.initial)
     information = None if noisy.information is None else zeros
     return Noises(jnp.array(0), jnp.zeros((), int), zeros, information, position)
 
 
-def _update(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
+def _update(statistic: Any, info: Info, learnt: Learnt) -> Noises | LastNoises:
+    if isinstance(statistic, LastNoises):
+        return add_last(statistic, info)
     mass, dim, is_empty = learnt.mass, info.position.shape[1], statistic.num_samples == 0
 
     def kept(array: Array) -> Array:
@@ -108,11 +119,15 @@ def _update(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
     )
 
 
-def _estimate(target: StochasticTarget, statistic: Noises, learnt: Learnt) -> NoiseEstimate:
+def _estimate(target: StochasticTarget, statistic: Any, learnt: Learnt) -> NoiseEstimate:
     mass, dtype = learnt.mass, statistic.position.dtype
     n = statistic.num_noises.astype(dtype)
     position = statistic.position / statistic.num_samples.astype(dtype)
-    prior = mass.diagonal(jnp.maximum(target.prior_curvature(position), 0))
+    prior = jnp.maximum(target.prior_curvature(position), 0)
+    if isinstance(statistic, LastNoises):
+        scale = target.information_scale
+        return NoiseEstimate(*estimate_low_rank(statistic, mass.rank, scale, prior))
+    prior = mass.diagonal(prior)
     samples = statistic.noise if statistic.information is None else statistic.information
     information = mass.shrink(samples / n, statistic.num_noises, power=2)
     fisher = target.information_scale * information + prior
