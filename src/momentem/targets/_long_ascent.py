@@ -7,8 +7,8 @@ data is begun,
     h = 1 / ((n/N) Var(noise) + prior curvature)
 
 which is the inverse of the Fisher information's diagonal. The same products give the evidence of
-arrival: g' H g is the squared distance from the mode in standard deviations. Chains stop where it
-is at most D, in the bulk: in a network the mode itself is far from where the posterior has its mass.
+arrival: g' H g is the squared distance from the mode in standard deviations, as far as the pairs
+know. Chains stop where it is at most NEAR per dimension.
 """
 
 from functools import partial
@@ -37,6 +37,7 @@ __all__ = ["LongPlace", "ascend_far"]
 MEMORY = 10
 MOST_TURNS, MOST_LATER = 400, 100  # gradients on the first part, and on each of the others
 NUM_PROBES = 16  # minibatches that the diagonal is measured with
+NEAR = 0.1
 ENOUGH_CURVATURE = 1e-3  # of what was expected, for a pair to be kept
 
 
@@ -72,7 +73,7 @@ def ascend_far(
     is_endless = is_stream(target)
 
     def is_over(place: LongPlace, part: Part) -> Flag:
-        is_done = (place.step > 0) & ((place.distance <= dim) | (place.tries > MOST_TRIES))
+        is_done = (place.step > 0) & ((place.distance <= NEAR * dim) | (place.tries > MOST_TRIES))
         limit = jnp.where(part.num_batches == first, MOST_TURNS, MOST_LATER)
         return ~part.is_new & (jnp.all(is_done) | (part.turns >= limit))
 
@@ -94,7 +95,7 @@ def ascend_far(
         measure = partial(_measure, target)
         place = run_if_due(part.is_new, measure, jax.random.key(0), place)
         up = jax.vmap(_times_inverse)(place)
-        is_moving = (place.step > 0) & (place.distance > dim)
+        is_moving = (place.step > 0) & (place.distance > NEAR * dim)
         moves = jnp.where(is_moving, place.step, 0.0)[:, None] * up
         there = gradients_of_part(target, part, place.position + moves)
         place = _judge(place, is_moving, moves, there)
