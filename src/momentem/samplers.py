@@ -11,7 +11,7 @@ from momentem.em import e_steps, fixed, m_steps, monte_carlo_em
 from momentem.em.e_steps import EStep
 from momentem.em.m_steps.contract import MStep, target_of
 from momentem.em.schedules import Schedule, latest
-from momentem.masses import DenseMass, DiagonalMass, LowRankMass, MatrixMass
+from momentem.masses import DenseMass, DiagonalMass, LowRankMass, MatrixMass, WindowMass
 from momentem.pytrees import find_node
 from momentem.riemannian.ensemble import as_sampler
 from momentem.riemannian.fixed_points import FixedPoint
@@ -20,6 +20,7 @@ from momentem.targets._minibatch import AnyTarget, StochasticTarget
 from momentem.targets.control_variates import Anchor, try_control
 from momentem.targets.streams import is_stream
 from momentem.tuning import tuned_by_minibatches, tuned_em
+from momentem.tuning.minibatches import DENSE
 from momentem.types import Kernel, Learnt, Mass, Sampler
 
 __all__ = [
@@ -142,10 +143,10 @@ def tuned_hmc_em(target: AnyTarget, mass: Mass | None = None, acceptance: float 
     return tuned_em(kernels.rotating_hmc(target), learnt, acceptance=acceptance)
 
 
-def _identity(dim: int, dtype: Any) -> Mass:
-    """Return the identity: dense up to 200 dimensions, and a diagonal with room for 20 directions
-    above. NumPy builds it, because it has no program to compile."""
-    if dim <= 200:
+def _identity(dim: int, dtype: Any, most_dense: int = 200) -> Mass:
+    """Return the identity: dense up to `most_dense` dimensions, and a diagonal with room for 20
+    directions above. NumPy builds it, because it has no program to compile."""
+    if dim <= most_dense:
         identity = jnp.asarray(np.eye(dim, dtype=dtype))
         return DenseMass(identity, identity, identity)
     parts = np.ones(dim), np.eye(20, dim), np.ones(20)
@@ -248,7 +249,8 @@ def tuned_sghmc_em(
         num_steps: steps per draw.
         friction: A, per unit of time.
         mass: the initial mass, which sets the structure of what is learnt. Default: dense up to 100
-            dimensions, diagonal above.
+            dimensions, and a diagonal corrected in 20 directions above.
+        forgetting: the weight of one minibatch in each chain's running estimate of the noise.
 
     Examples:
         >>> import jax, jax.numpy as jnp, momentem as mt
@@ -262,6 +264,8 @@ def tuned_sghmc_em(
     kernel = kernels.sghmc(controlled, num_steps, friction, forgetting)
     # the kinetic energy of a step is 1 / (1 - eps^2 / 4) times too large: by 1 %
     m_step = m_steps.noise(kernel, max_step_size=0.2)
+    if mass is None:
+        mass = _identity(len(target.initial), target.initial.dtype, most_dense=DENSE)
     return tuned_by_minibatches(self_tuned(kernel, mass, m_step), target)
 
 
@@ -479,8 +483,11 @@ def self_tuned(
 
 
 def _first_size(mass: Any) -> int:
-    """Return the draws that a first estimate needs: two per number in a row of the mass."""
-    return max(100, 2 * mass.degrees if isinstance(mass, MatrixMass) else 0)
+    """Return the draws that a first estimate needs: two per number in a row of the
+    mass, or what fills the window of a low-rank one."""
+    if isinstance(mass, MatrixMass):
+        return max(100, 2 * mass.degrees)
+    return max(100, 5 * mass.rank if isinstance(mass, WindowMass) else 0)
 
 
 def _identity_diagonal(target: AnyTarget, mass: Mass | None) -> Any:

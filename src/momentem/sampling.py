@@ -17,6 +17,8 @@ from jax.sharding import Mesh
 from momentem.checks import check_count, check_instance
 from momentem.devices._mesh import check_mesh
 from momentem.devices.agreement import agree, is_first, smallest, time_limit
+from momentem.em import EMState
+from momentem.pytrees import find_node
 from momentem.run.health import warn
 from momentem.run.in_memory import Memory
 from momentem.run.loop import begin, complete, init
@@ -243,6 +245,7 @@ def open_sink(
         else:
             where = given_starts(target, positions, plan.num_chains)
         state = jax.block_until_ready(init(sampler, init_key, where, mesh=mesh))
+    _check_warmup(state, plan)
     here = Here(0, False, state, None)
     if folder is None:
         return Memory(plan, here, begun)
@@ -318,6 +321,20 @@ def is_begun(folder: Path) -> bool:
         return True
     forget_unbegun(part)
     return False
+
+
+def _check_warmup(state: Any, plan: Plan) -> None:
+    """Refuse a warm-up in which nothing can be learnt, before it is run."""
+    em = find_node(EMState, state)
+    if em is None or not plan.num_warmup:
+        return
+    wanted = -(-int(em.e_step.size) // plan.num_chains)
+    if plan.num_warmup < wanted:
+        raise ValueError(
+            f"num_warmup must be at least {wanted}, because the first M-step needs "
+            f"{int(em.e_step.size)} draws from {plan.num_chains} chains, got {plan.num_warmup}; "
+            "raise it, give the sampler a shorter e_step, or a diagonal mass, which needs fewer"
+        )
 
 
 def _check_keep(names: list[str], keep: Sequence[str] | None) -> tuple[str, ...]:
