@@ -84,7 +84,10 @@ def by_newton(model, x, y, start):
                 weight = mean if model == "poisson" else np.ones_like(z)
             gradient = gradient + rows.T @ (seen - mean)
             precision = precision + (rows * weight[:, None]).T @ rows
-        w = w + np.linalg.solve(precision, gradient)
+        step = np.linalg.solve(precision, gradient)
+        w = w + step
+        if gradient @ step < 1e-8:
+            break
     return w, np.linalg.cholesky(precision)
 
 

@@ -33,7 +33,7 @@ def problem(num_rows, dtype, batch_size=None):
     initial = jnp.zeros(D, dtype)
     target = mt.dataset(log_prior, log_likelihood, (x, y), initial, **options)
     rows = x.astype(float)
-    for _ in range(20):
+    for _ in range(8):
         p = 1 / (1 + np.exp(-rows @ weights))
         precision = (rows * (p * (1 - p))[:, None]).T @ rows + np.eye(D) / 1e4
         gradient = rows.T @ (y - p) - weights / 1e4
@@ -47,8 +47,8 @@ def distances(positions, mode, root):
 
 
 @pytest.mark.parametrize("batch_size", [None, 100], ids=["all data", "minibatches"])
-def test_the_mode_of_a_million_rows_is_found_in_single_precision(batch_size):
-    target, mode, root = problem(10**6, np.float32, batch_size)
+def test_the_mode_of_many_rows_is_found_in_single_precision(batch_size):
+    target, mode, root = problem(300_000, np.float32, batch_size)
     assert distances(mt.mode(target), mode, root) < 0.05
 
 
@@ -65,15 +65,16 @@ def test_the_whole_gradient_is_that_of_all_rows(num_rows):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
-def test_chains_arrive_from_thousands_of_standard_deviations():
+def test_chains_arrive_from_hundreds_of_standard_deviations():
     target, mode, root = problem(30_000, np.float32, 100)
     starts = jax.random.uniform(jax.random.key(0), (4, D), jnp.float32, -1, 1)
-    assert distances(starts, mode, root).min() > 1000
+    assert distances(starts, mode, root).min() > 100
     place = jax.jit(lambda target, x: ascend(target, x, 0.01))(target, starts)
     assert arrival(place).all()
     assert distances(place.position, mode, root).max() < 1
 
 
+@pytest.mark.validate
 def test_chains_arrive_in_many_dimensions():
     dim, rng = 150, np.random.default_rng(0)
     x = rng.normal(size=(5000, dim)) * np.logspace(-1, 1, dim)
