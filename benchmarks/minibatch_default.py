@@ -70,7 +70,7 @@ def problem(model, num_rows, dtype):
 
 def by_newton(model, x, y, start):
     """Return the mode, and a root of the precision there."""
-    w = start.copy()
+    w, precision = start.copy(), np.eye(D)
     for _ in range(50):
         gradient, precision = -w / 1e4, np.eye(D) / 1e4
         for first in range(0, len(x), 10**5):

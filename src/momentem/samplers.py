@@ -468,16 +468,16 @@ def self_tuned(
     dim = len(target.initial)
     if mass is None and dim <= 100:
         mass = DenseMass.from_inverse_mass(jnp.diag(jnp.ones_like(target.initial)))
-    mass = _identity_diagonal(target, mass)
+    start = _identity_diagonal(target, mass)
     anchor = find_node(Anchor, kernel)
     if anchor is not None and anchor.follows.value:
         m_step = m_steps.with_anchor(m_step, kernel)
         kernel = kernels.following(kernel)
     return monte_carlo_em(
         kernel,
-        _learnt(mass, step_size),
+        _learnt(start, step_size),
         m_step,
-        e_steps.geometric(_first_size(mass)) if e_step is None else e_step,
+        e_steps.geometric(_first_size(start)) if e_step is None else e_step,
         latest() if averaging is None else averaging,
     )
 

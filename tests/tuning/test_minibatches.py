@@ -27,7 +27,9 @@ def regression(num_rows, dtype=np.float32, batch_size=100):
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(num_rows, D)) @ rng.normal(size=(D, D)) * SCALES).astype(dtype)
     y = (x @ (1 / SCALES) + rng.normal(size=num_rows)).astype(dtype)
-    target = mt.dataset(log_prior, log_likelihood, (x, y), jnp.zeros(D, dtype), batch_size=batch_size)
+    target = mt.dataset(
+        log_prior, log_likelihood, (x, y), jnp.zeros(D, dtype), batch_size=batch_size
+    )
     rows = x.astype(float)
     precision = rows.T @ rows + np.eye(D) / 1e4
     return target, np.linalg.solve(precision, rows.T @ y), np.linalg.cholesky(precision)
@@ -121,7 +123,7 @@ def test_a_low_rank_mass_is_learnt_from_the_noise():
         noise=jnp.asarray(rows),
         square=jnp.asarray((many**2).sum(axis=0)),
     )
-    mass, noise, plain = estimate_low_rank(statistic, rank, scale, jnp.zeros(dim))
+    mass, noise, plain = estimate_low_rank(statistic, identity, scale, jnp.zeros(dim))
     covariance = np.diag(sd) @ root @ root @ np.diag(sd)
     acted = np.asarray(jax.vmap(mass.velocity)(jnp.asarray(covariance)))
     eigenvalues = np.linalg.eigvals(acted).real

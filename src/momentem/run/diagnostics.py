@@ -158,7 +158,7 @@ def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:
 
 def _cooler(trace: "xarray.DataTree") -> str:
     """Return what can be done about a wrong temperature by whoever made this run."""
-    learning = trace["em"].to_dataset() if "em" in trace.children else {}
+    learning: Any = trace["em"].to_dataset() if "em" in trace.children else {}
     if "has_arrived" in learning and learning.sizes["m_step"]:
         if not bool(learning["has_arrived"][-1]):
             return (

@@ -131,7 +131,7 @@ def _step(
         "is_warm": is_warm,
         "do_chains_agree": _do_agree(places),
     }
-    if "anchor" in em.learnt:
+    if _is_optional(em.learnt):
         row["control_variates"] = em.learnt.anchor["is_used"]
     empty = jnp.where(is_m_step, 0, heat.num_samples), jnp.where(is_m_step, 0, places.num_samples)
     heat, places = heat._replace(num_samples=empty[0]), places._replace(num_samples=empty[1])
@@ -173,13 +173,18 @@ def _do_agree(places: Moments) -> Flag:
     return jnp.mean(between / within) <= DISAGREEMENT
 
 
+def _is_optional(learnt: Learnt) -> bool:
+    """Return whether EM decides if control variates are used."""
+    return "anchor" in learnt and "is_used" in learnt.anchor
+
+
 def _is_same(old: Learnt, new: Learnt) -> Flag:
     def is_near(a: Scalar, b: Scalar) -> Flag:
         return jnp.abs(jnp.log(a / b)) <= CHANGE
 
     is_same = is_near(jnp.mean(new.noise), jnp.mean(old.noise))
     is_same &= is_near(new.step_size, old.step_size)
-    if "anchor" in new:
+    if _is_optional(new):
         is_same &= new.anchor["is_used"] == old.anchor["is_used"]
     return is_same
 

@@ -126,7 +126,7 @@ def _estimate(target: StochasticTarget, statistic: Any, learnt: Learnt) -> Noise
     prior = jnp.maximum(target.prior_curvature(position), 0)
     if isinstance(statistic, LastNoises):
         scale = target.information_scale
-        return NoiseEstimate(*estimate_low_rank(statistic, mass.rank, scale, prior))
+        return NoiseEstimate(*estimate_low_rank(statistic, mass, scale, prior))
     prior = mass.diagonal(prior)
     samples = statistic.noise if statistic.information is None else statistic.information
     information = mass.shrink(samples / n, statistic.num_noises, power=2)

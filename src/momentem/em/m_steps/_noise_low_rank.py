@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from momentem.masses import LowRankMass
 from momentem.types import Count, Info, Scalar, Vector
 
 __all__ = ["LastNoises", "add_last", "estimate_low_rank", "no_noises"]
@@ -69,10 +68,11 @@ def add_last(old: LastNoises, info: Info) -> LastNoises:
 
 
 def estimate_low_rank(
-    statistic: LastNoises, rank: int, scale: Any, prior: Vector
-) -> tuple[LowRankMass, Vector, Vector]:
+    statistic: LastNoises, old: Any, scale: Any, prior: Vector
+) -> tuple[Any, Vector, Vector]:
     """Return the mass, and the variances of the noise in its frame with and without control
-    variates. `scale` is n/N."""
+    variates. It has the class and rank of the old mass; `scale` is n/N."""
+    rank = old.rank
     plain = statistic.noise if statistic.information is None else statistic.information
     (window, dim), dtype = plain.shape, plain.dtype
     variances = scale * statistic.square / statistic.num_noises.astype(dtype)
@@ -86,7 +86,11 @@ def estimate_low_rank(
     flat = background + jnp.mean(spread**2 * prior)
     columns = rows.T @ turn[:, :rank] / jnp.sqrt(jnp.maximum(eigenvalues[:rank], 1e-30))[None]
     directions, _ = jnp.linalg.qr(columns)  # orthonormal where an eigenvalue is about zero too
-    mass = LowRankMass(spread / jnp.sqrt(flat), directions.T, flat / (flat + excess))
+    mass = old._replace(
+        scale=spread / jnp.sqrt(flat),
+        directions=directions.T,
+        eigenvalues=flat / (flat + excess),
+    )
 
     def variances_of(noises: Array) -> Vector:
         return jnp.mean(jax.vmap(mass.whiten)(noises) ** 2, axis=0)
