@@ -69,7 +69,6 @@ def build_stratified(
         noisy_gradient=Partial(_noisy_gradient, log_prior, log_likelihood, stored, *sizes),
         prior_curvature=Partial(curvature_diagonal, log_prior),
         information_scale=batch_size / num_rows,
-        sizes=(sizes[0], Static(batch_size)),
     )
 
 
