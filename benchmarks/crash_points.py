@@ -19,6 +19,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -150,7 +151,8 @@ def topics_run():
 
     counts = np.random.default_rng(0).poisson(1.0, size=(40, 12))
     documents = corpus(counts, [f"word{i}" for i in range(12)])
-    sizes = {"num_steps": 2, "num_warmup": 20, "num_draws": 20, "thin": 5, "batch_size": 10}
+    sizes: dict[str, Any] = {"num_steps": 2, "num_warmup": 20, "num_draws": 20, "thin": 5}
+    sizes["batch_size"] = 10
     model, local = make_model(12, 3, frequencies=documents.frequencies()), fixed_point(2)
     return lambda out: fit(
         model, documents, "sghmc", **sizes, local=local, out=out, resume=True, progress=False

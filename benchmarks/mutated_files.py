@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,8 +33,8 @@ ODD = (None, True, -1, 0, 1e308, 2**70, "", "../x", [], {}, [[]], "\ud800", floa
 class Format(NamedTuple):
     """A kind of file: how to make a good one, and how to read it into something to compare."""
 
-    make: object  # folder -> None
-    read: object  # folder -> hashable content
+    make: Any  # folder -> None
+    read: Any  # folder -> hashable content
     has_hash: bool
 
 
@@ -42,8 +42,8 @@ def log(folder):
     target = mt.density(lambda p: -0.5 * jnp.sum(p["x"] ** 2), {"x": jnp.zeros(2)})
     sampler = mt.hmc_em(target, 0.4, 3, e_step=mt.e_steps.constant(20))
     for num_draws in (10, 20):
-        labels = {"dims": {"x": ["side"]}, "coords": {"side": ["a", "b"]}}
-        sizes = {"num_warmup": 20, "num_chains": 2, "progress": False}
+        labels: dict[str, Any] = {"dims": {"x": ["side"]}, "coords": {"side": ["a", "b"]}}
+        sizes: dict[str, Any] = {"num_warmup": 20, "num_chains": 2, "progress": False}
         mt.sample(target, sampler, num_draws, **sizes, **labels, out=folder, resume=True)
 
 

@@ -33,6 +33,7 @@ from momentem.samplers import (
     sgnht_em,
     sgr_nphmc,
     tuned_hmc_em,
+    tuned_sghmc_em,
 )
 from momentem.sampling import load, resume, sample
 from momentem.targets import (
@@ -176,5 +177,6 @@ __all__ = [
     "to_numpyro",
     "tuned_em",
     "tuned_hmc_em",
+    "tuned_sghmc_em",
     "with_replacement",
 ]

@@ -17,11 +17,13 @@ from jax.sharding import Mesh
 from momentem.checks import check_count, check_instance
 from momentem.devices._mesh import check_mesh
 from momentem.devices.agreement import agree, is_first, smallest, time_limit
+from momentem.em import EMState
+from momentem.pytrees import find_node
 from momentem.run.health import warn
 from momentem.run.in_memory import REMEDY, Memory
 from momentem.run.loop import begin, complete, init
 from momentem.run.plan import Here, Plan, Sink
-from momentem.samplers import sghmc_em, tuned_hmc_em
+from momentem.samplers import tuned_hmc_em, tuned_sghmc_em
 from momentem.targets._minibatch import AnyTarget, StochasticTarget, check_target
 from momentem.targets._starts import given_starts, starts
 from momentem.targets.origin import Labels, label_data, small_data
@@ -35,13 +37,15 @@ if TYPE_CHECKING:
 __all__ = ["load", "resume", "sample"]
 
 DRAWS, MOST_DRAWS = 1000, 8000  # if their number is left open
+CHEAP_DRAWS = 2000  # of minibatches
+WARMUP, MOST_WARMUP = 1000, 4000  # likewise; with minibatches more may be needed
 
 
 def sample(
     target: AnyTarget,
     sampler: Sampler | None = None,
     num_draws: int | None = None,
-    num_warmup: int = 1000,
+    num_warmup: int | None = None,
     num_chains: int = 4,
     seed: int = 0,
     positions: Any = None,
@@ -62,12 +66,13 @@ def sample(
     Args:
         target: what is sampled.
         sampler: how, e.g. `momentem.hmc_em(target, ...)`. Default: one that tunes itself,
-            `momentem.tuned_hmc_em(target)`, or `momentem.sghmc_em(target)` for a minibatch target.
-            Wrap it in `momentem.forever` to learn on after warm-up.
-        num_draws: draws per chain. Default: 1,000. The default sampler on full data doubles them,
-            up to 8,000, until R-hat and ESS are good.
+            `momentem.tuned_hmc_em(target)`, or `momentem.tuned_sghmc_em(target)` for a minibatch
+            target. Wrap it in `momentem.forever` to learn on after warm-up.
+        num_draws: draws per chain. Default: 1,000. The default sampler starts with 2,000 on a
+            minibatch target, and doubles them, up to 8,000, until R-hat and ESS are good.
         num_warmup: warm-up iterations per chain, at most: a sampler that has settled ends them
             early. They are kept in the groups `warmup_posterior` and `warmup_sample_stats`.
+            Default: 1,000, and 4,000 for the default sampler on a minibatch target.
         num_chains: chains, moved together.
         seed: a whole number; the same seed gives the same draws.
         positions: a start per chain, as a pytree like `initial` with a leading axis of chains.
@@ -107,7 +112,10 @@ def sample(
     check_target(target)
     _check_seed(seed)
     moving = choose_sampler(target, sampler, acceptance)
-    may_double = sampler is None and not isinstance(target, StochasticTarget)
+    may_double = sampler is None
+    if num_warmup is None:
+        is_long = sampler is None and isinstance(target, StochasticTarget)
+        num_warmup = MOST_WARMUP if is_long else WARMUP
     sizes = {"num_warmup": num_warmup, "num_chains": num_chains, "seed": seed, "thin": thin}
     plan = make_plan(target, num_draws, may_double, keep, dims, coords, **sizes)
     check_mesh(mesh, plan.num_chains)
@@ -220,7 +228,9 @@ def make_plan(
 ) -> Plan:
     """Check what is asked for, and return it. `sizes` are num_warmup, num_chains, seed and thin."""
     most_draws = MOST_DRAWS if num_draws is None and may_double else 0
-    num_draws = DRAWS if num_draws is None else num_draws
+    if num_draws is None:
+        is_cheap = may_double and isinstance(target, StochasticTarget)
+        num_draws = CHEAP_DRAWS if is_cheap else DRAWS
     check_count(1, num_draws=num_draws, num_chains=sizes["num_chains"], thin=sizes["thin"])
     check_count(0, num_warmup=sizes["num_warmup"], seed=sizes["seed"])
     if sizes["seed"] >= 2**32:
@@ -284,6 +294,7 @@ def open_sink(
         else:
             where = given_starts(target, positions, plan.num_chains)
         state = jax.block_until_ready(init(sampler, init_key, where, mesh=mesh))
+    _check_warmup(state, plan)
     here = Here(0, False, state, None)
     if folder is None:
         return Memory(plan, parameter_forms(target), here, begun)
@@ -374,7 +385,7 @@ def choose_sampler(
     if acceptance is not None:
         return tuned_hmc_em(target, acceptance=acceptance)
     if sampler is None:
-        return sghmc_em(target) if is_stochastic else tuned_hmc_em(target)
+        return tuned_sghmc_em(target) if is_stochastic else tuned_hmc_em(target)
     remedy = "e.g. momentem.hmc(target, …), momentem.nuts(target), or fixed(kernel, learnt)"
     if isinstance(sampler, Kernel):
         remedy = (
@@ -409,6 +420,20 @@ def is_begun(folder: Path) -> bool:
         return True
     forget_unbegun(part)
     return False
+
+
+def _check_warmup(state: Any, plan: Plan) -> None:
+    """Refuse a warm-up in which nothing can be learnt, before it is run."""
+    em = find_node(EMState, state)
+    if em is None or not plan.num_warmup:
+        return
+    wanted = -(-int(em.e_step.size) // plan.num_chains)
+    if plan.num_warmup < wanted:
+        raise ValueError(
+            f"num_warmup must be at least {wanted}, because the first M-step needs "
+            f"{int(em.e_step.size)} draws from {plan.num_chains} chains, got {plan.num_warmup}; "
+            "raise it, give the sampler a shorter e_step, or a diagonal mass, which needs fewer"
+        )
 
 
 def _check_keep(names: list[str], keep: Sequence[str] | None) -> tuple[str, ...]:

@@ -127,6 +127,7 @@ def stochastic_target(target: Target, model: Partial, plate: Plate) -> Stochasti
         ),
         prior_curvature=Partial(curvature_diagonal, prior),
         information_scale=plate.subsample_size / plate.size,
+        sizes=(Static(plate.size), Static(plate.subsample_size)),
     )
 
 

@@ -73,7 +73,8 @@ def refreshed(kernel: Kernel) -> Kernel:
 def _follow_complete(kernel: Kernel, learnt: Learnt) -> Learnt:
     anchor = find_node(Anchor, kernel)._asdict()
     del anchor["follows"]
-    return kernel.complete(learnt).with_defaults(anchor=anchor)
+    known = {name: array for name, array in anchor.items() if array is not None}
+    return kernel.complete(learnt).with_defaults(anchor=known)
 
 
 def _follow(kernel: Kernel, learnt: Learnt) -> Kernel:

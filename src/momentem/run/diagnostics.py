@@ -160,15 +160,30 @@ def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:
     if not abs(temperature - 1) <= MAX_HEAT + 5 * error:
         found.append(
             f"kinetic temperature is {temperature:.3f}, and should be 1: the gradient noise is not "
-            "accounted for; learn it (m_steps.noise), use a thermostat, or lower the step size"
+            f"accounted for, or steps are too long; {_cooler(trace)}"
         )
-    bias = float(stats["bias_scale"].max())
+    bias = float(stats["bias_scale"].mean())
     if bias > MAX_BIAS:
         found.append(
             f"bias scale is {bias:.2g}, above {MAX_BIAS}: covariances may be wrong by as much; "
-            "lower the step size, raise the batch size, or use control variates"
+            "raise the batch size"
         )
     return found
+
+
+def _cooler(trace: "xarray.DataTree") -> str:
+    """Return what can be done about a wrong temperature by whoever made this run."""
+    learning: Any = trace["em"].to_dataset() if "em" in trace.children else {}
+    if "has_arrived" in learning and learning.sizes["m_step"]:
+        if not bool(learning["has_arrived"][-1]):
+            return (
+                "the chains had not arrived at the posterior when learning began: start them "
+                "nearer (positions=…), or raise num_warmup"
+            )
+        return "raise num_warmup, or the batch size"
+    if "final_noise" in learning:
+        return "raise num_warmup, or the batch size, or lower max_step_size of m_steps.noise"
+    return "use a sampler that learns it (momentem.tuned_sghmc_em), or lower the step size"
 
 
 def convergence(trace: "xarray.DataTree") -> Convergence | None:

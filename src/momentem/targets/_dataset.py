@@ -124,7 +124,8 @@ def dataset(
             raise ValueError("batches must be blocks() for data divided over devices; leave it out")
         return build_stratified(target, flat_prior, flat_likelihood, rows, batch_size, mesh)
     return build_stochastic(
-        target, flat_prior, flat_likelihood, stored, num_rows, batch_size, scheme
+        *(target, flat_prior, flat_likelihood, stored, num_rows, batch_size, scheme),
+        is_part=isinstance(data, Stream),
     )
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "check_whole",
     "close_window",
     "in_window",
+    "is_stream",
     "set_clock",
     "stream",
     "turn_window",
@@ -261,9 +262,14 @@ def _read_in_window(window: Window, start: Array, half: int) -> Any:
     return read_block(window.rows, start, half)
 
 
+def is_stream(target: Any) -> bool:
+    """Return whether a target has only a window of its data in memory."""
+    return find_node(Window, target) is not None
+
+
 def check_whole(target: Any) -> None:
     """Refuse a target that has only a window of its data in memory."""
-    if find_node(Window, target) is not None:
+    if is_stream(target):
         raise ValueError(
             "target must have all its data in memory for this, got a stream; find a reference "
             "from a part of the data"

@@ -18,14 +18,22 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from momentem.checks import check_positive
+from momentem.em.m_steps._noise_low_rank import (
+    LastNoises,
+    add_last,
+    estimate_low_rank,
+    no_noises,
+)
 from momentem.em.m_steps.contract import MStep, empty_second_moment, target_of
-from momentem.pytrees import find_node
+from momentem.masses import WindowMass
+from momentem.pytrees import find_node, where
 from momentem.targets._minibatch import StochasticTarget, one_gradient
 from momentem.types import Count, Flag, Friction, Info, Kernel, Learnt, Scalar, Vector
 from momentem.xla.keys import key
 
 __all__ = ["noise"]
 
+COST = 2.0  # of a gradient with control variates
 BIAS_SCALE = 0.05  # of eps lambda_max(M^-1 Bhat), maths 6.4
 
 
@@ -44,6 +52,7 @@ class NoiseEstimate(NamedTuple):
 
     mass: Any
     noise_matrix: Array
+    plain_matrix: Array  # V without control variates
 
     def is_proper(self) -> Flag:
         """Return whether both can be used."""
@@ -79,15 +88,19 @@ def noise(kernel: Kernel, share: float = 2.0, max_step_size: float = 0.3) -> MSt
     )
 
 
-def _init(target: StochasticTarget, mass: Any, size: Any) -> Noises:
+def _init(target: StochasticTarget, mass: Any, size: Any) -> Noises | LastNoises:
+    noisy = jax.eval_shape(one_gradient, target, key(0), target.initial)
+    if isinstance(mass, WindowMass):
+        return no_noises(mass, noisy.information is not None)
     zeros = empty_second_moment(mass, size).total
     position = jnp.zeros_like(mass.inverse_mass_diagonal())
-    noisy = jax.eval_shape(one_gradient, target, key(0), target.initial)
     information = None if noisy.information is None else zeros
     return Noises(jnp.array(0), jnp.zeros((), int), zeros, information, position)
 
 
-def _update(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
+def _update(statistic: Any, info: Info, learnt: Learnt) -> Noises | LastNoises:
+    if isinstance(statistic, LastNoises):
+        return add_last(statistic, info)
     mass, dim, is_empty = learnt.mass, info.position.shape[1], statistic.num_samples == 0
 
     def kept(array: Array) -> Array:
@@ -106,15 +119,20 @@ def _update(statistic: Noises, info: Info, learnt: Learnt) -> Noises:
     )
 
 
-def _estimate(target: StochasticTarget, statistic: Noises, learnt: Learnt) -> NoiseEstimate:
+def _estimate(target: StochasticTarget, statistic: Any, learnt: Learnt) -> NoiseEstimate:
     mass, dtype = learnt.mass, statistic.position.dtype
     n = statistic.num_noises.astype(dtype)
     position = statistic.position / statistic.num_samples.astype(dtype)
-    prior = mass.diagonal(jnp.maximum(target.prior_curvature(position), 0))
+    prior = jnp.maximum(target.prior_curvature(position), 0)
+    if isinstance(statistic, LastNoises):
+        scale = target.information_scale
+        return NoiseEstimate(*estimate_low_rank(statistic, mass, scale, prior))
+    prior = mass.diagonal(prior)
     samples = statistic.noise if statistic.information is None else statistic.information
     information = mass.shrink(samples / n, statistic.num_noises, power=2)
     fisher = target.information_scale * information + prior
-    return NoiseEstimate(mass.from_inverse_mass(mass.inverse(fisher)), statistic.noise / n)
+    estimate = mass.from_inverse_mass(mass.inverse(fisher))
+    return NoiseEstimate(estimate, statistic.noise / n, samples / n)
 
 
 def _average(
@@ -128,9 +146,25 @@ def _average(
     # before the first M-step there is nothing to average with
     rate_noise = jnp.where(jnp.any(learnt.noise > 0), rate, 1)
     old = learnt.mass.noise_matrix(learnt.noise)
-    noise_matrix = (1 - rate_noise) * old + rate_noise * estimate.noise_matrix
-    mass, noise = learnt.mass.average(estimate.mass, rate).with_frame(noise_matrix)
-    largest = jnp.max(noise)
-    by_share, by_bias = 2 * share * friction / largest, jnp.sqrt(2 * BIAS_SCALE / largest)
-    step_size = jnp.minimum(max_step_size, jnp.minimum(by_share, by_bias))
-    return learnt.replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
+    averaged = learnt.mass.average(estimate.mass, rate)
+
+    def tuned(noise_matrix: Array) -> Learnt:
+        mass, noise = averaged.with_frame(noise_matrix)
+        largest = jnp.max(noise)
+        by_share, by_bias = 2 * share * friction / largest, jnp.sqrt(2 * BIAS_SCALE / largest)
+        step_size = jnp.minimum(max_step_size, jnp.minimum(by_share, by_bias))
+        return learnt.replace(mass=mass, noise=noise, step_size=step_size.astype(noise.dtype))
+
+    new = tuned((1 - rate_noise) * old + rate_noise * estimate.noise_matrix)
+    if "anchor" not in learnt or "is_used" not in learnt.anchor:
+        return new
+    return _keep_control_if_it_pays(new, tuned(estimate.plain_matrix))
+
+
+def _keep_control_if_it_pays(with_control: Learnt, without: Learnt) -> Learnt:
+    """Return what was learnt, without control variates from now on if they do not pay: time passes
+    in proportion to the step size, and each of their gradients costs as much as COST."""
+    is_used = with_control.anchor["is_used"]
+    pays = (is_used > 0) & (with_control.step_size >= COST * without.step_size)
+    chosen = where(pays, with_control, without)
+    return chosen.replace(anchor=chosen.anchor | {"is_used": pays.astype(is_used.dtype)})

@@ -23,6 +23,9 @@ from momentem.types import Count, Flag, Info, Kernel, Learnt, Scalar, Vector
 __all__ = ["add_means", "with_anchor", "with_centre", "with_thermostat"]
 
 
+FAR = 4.0  # squared distance per dimension, in standard deviations, at which control is tried anew
+
+
 class InnerAndMeans(NamedTuple):
     """The inner statistic, and the means of what else is learnt from."""
 
@@ -177,7 +180,12 @@ def _are_finite(*means: Vector) -> Flag:
 
 def _average_anchor(target: Any, learnt: Learnt, rate: Scalar, draw: Vector) -> Learnt:
     mean = (1 - rate) * learnt.anchor["position"] + rate * draw
-    return learnt.replace(anchor=anchor_at(target, mean))
+    anchor = learnt.anchor | anchor_at(target, mean)
+    if "is_used" in anchor:  # what was found there tells nothing of a place far from it
+        move = learnt.mass.unfold(mean - learnt.anchor["position"])
+        is_far = jnp.mean(move**2) > FAR
+        anchor["is_used"] = jnp.where(is_far, jnp.ones_like(mean[0]), anchor["is_used"])
+    return learnt.replace(anchor=anchor)
 
 
 def _average_centre(learnt: Learnt, rate: Scalar, draw: Vector, score: Vector) -> Learnt:
