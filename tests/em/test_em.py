@@ -65,8 +65,8 @@ def test_e_steps_grow_within_a_run():
     assert np.diff(trace["em"]["iteration"].values)[-1] == -(-sizes[-1] // 4)
 
 
-def test_a_warm_up_too_short_to_learn_is_warned_of():
-    with pytest.warns(mt.SamplingWarning, match="nothing was learnt"):
+def test_a_warm_up_too_short_to_learn_is_refused():
+    with pytest.raises(ValueError, match="num_warmup must be at least 25"):
         mt.sample(TARGET, mt.hmc_em(TARGET, 0.15, 3), num_draws=20, num_warmup=5)
 
 

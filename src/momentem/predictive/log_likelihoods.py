@@ -44,7 +44,7 @@ def log_likelihood(trace: "xarray.DataTree", target: AnyTarget) -> "xarray.DataT
         >>> prior, likelihood = (lambda mu: -0.5 * mu**2), (lambda mu, x: -0.5 * (x - mu) ** 2)
         >>> target = mt.dataset(prior, likelihood, jnp.linspace(-2.0, 2.0, 20), 0.0)
         >>> trace = mt.log_likelihood(mt.sample(target), target)
-        >>> arviz_stats.loo(trace).n_data_points
+        >>> print(arviz_stats.loo(trace).n_data_points)
         20
     """
     from xarray import DataTree

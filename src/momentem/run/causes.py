@@ -115,7 +115,7 @@ def no_variance(draws: Mapping[str, Draws]) -> str:
 def _tail_shape(rows: Draws) -> float:
     above = rows.ravel() - np.median(rows)
     edge = float(np.quantile(above, 0.9))
-    return float(np.log(above[above > edge] / edge).mean()) if edge > 0 else 0.0
+    return float(np.log(above[above >= edge] / edge).mean()) if edge > 0 else 0.0
 
 
 def slow_energy(energies: Draws) -> str:

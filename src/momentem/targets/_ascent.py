@@ -97,16 +97,16 @@ def ascend(target: AnyTarget, starts: Vectors, tolerance: float) -> Place:
     """
     number, dim = starts.shape
     first, most = parts(target, dim)
-    is_divided = first > 0
+    is_endless = is_stream(target)  # there is no last row: most of them must do
     gradients = partial(gradients_of_part, target)
 
     def goes_on(carry: tuple[Place, Part]) -> Flag:
         place, part = carry
-        is_last = part.is_whole | (part.num_batches >= most if is_divided else True)
+        is_last = part.is_whole | ((part.num_batches >= most) & is_endless)
         return ~(is_last & _is_over(place, part, tolerance))
 
     def turn(carry: tuple[Place, Part]) -> tuple[Place, Part]:
-        place, part = _next_part(*carry, tolerance, most, is_stream(target))
+        place, part = _next_part(*carry, tolerance, most, is_endless)
         is_first = part.num_batches == first
         wanted = is_first & (place.step > 0) & ~place.is_measured & (place.tries == 0)
         change = partial(_measure, target, part, wanted)
@@ -124,7 +124,7 @@ def ascend(target: AnyTarget, starts: Vectors, tolerance: float) -> Place:
     is_not = jnp.zeros(number, bool)
     tries = jnp.zeros(number, int)
     place = Place(starts, jnp.zeros_like(starts), identity, none, tries, is_not, nowhere)
-    part = Part(jnp.array(first), jnp.array(not is_divided), jnp.array(0))
+    part = Part(jnp.array(first), jnp.array(first == 0), jnp.array(0))
     return jax.lax.while_loop(goes_on, turn, (place, part))[0]
 
 

@@ -39,8 +39,8 @@ class Labels:
         dims: Mapping[str, Sequence[str]] | None = None,
         coords: Mapping[str, Any] | None = None,
     ):
-        self.dims = {name: list(names) for name, names in (dims or {}).items()}
-        self.coords = {name: list(labels) for name, labels in (coords or {}).items()}
+        given = {} if dims is None else dims, {} if coords is None else coords
+        self.dims, self.coords = ({name: list(x) for name, x in each.items()} for each in given)
 
     def __hash__(self) -> int:
         return 0

@@ -104,7 +104,7 @@ def shrink_spikes(seen: Float[Array, " rank"], ratio: float) -> Float[Array, " r
     Examples:
         >>> import jax.numpy as jnp
         >>> print(shrink_spikes(jnp.array([1.5, 100.0]), 0.01).round(1))
-        [ 1.5 99.9]
+        [  1.4 100. ]
     """
     edge = (1 + math.sqrt(ratio)) ** 2
     above = jnp.maximum(seen, 1.0001 * edge)
