@@ -21,7 +21,7 @@ RATIO, FREE = 200, 2**24  # bytes unpacked of a byte packed, beyond the first 16
 class Limits(NamedTuple):
     """What a file may hold. A corpus that is larger, and can be trusted, needs larger limits.
 
-    Args:
+    Attributes:
         num_bytes: of a file, or of a folder of texts, after it is unpacked.
         num_documents: rows.
         num_words: columns, which is also the largest id + 1.
