@@ -125,7 +125,7 @@ def hmc_run():
 def minibatch_run():
     target = kills.regression(20)
     sampler = mt.sgnht_em(target, num_steps=5)
-    return lambda out: mt.sample(target, sampler, 20, 40, 2, out=out, resume=True, progress=False)
+    return lambda out: mt.sample(target, sampler, 20, 50, 2, out=out, resume=True, progress=False)
 
 
 def stream_run():

@@ -269,7 +269,7 @@ def test_stochastic_em_improves_the_start(monkeypatch, is_broken):
     assert is_better != is_broken
 
 
-SHORT = {"num_steps": 2, "num_warmup": 40, "num_draws": 40, "thin": 20, "batch_size": 10}
+SHORT = {"num_steps": 2, "num_warmup": 200, "num_draws": 40, "thin": 20, "batch_size": 10}
 
 
 @pytest.mark.parametrize(

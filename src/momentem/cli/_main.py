@@ -49,8 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"momentem {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    modules = (sampling, runs, report, watch, repair, reproduce, topics, launch, completion)
-    for command in modules:
+    for command in (
+        sampling,
+        runs,
+        report,
+        watch,
+        repair,
+        reproduce,
+        topics,
+        launch,
+        completion,
+    ):
         command.add_parser(commands)
     given = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)
