@@ -35,6 +35,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from momentem.masses.protocol import Root
+from momentem.targets._ascent import bulk
 from momentem.types import Count, Flag, Matrix, PRNGKey, Scalar, Vector
 from momentem.xla.once import run_if_due
 
@@ -220,8 +221,3 @@ def leave_behind(places: Place) -> Place:
 def pool_roots(roots: Float[Array, "chains dim dim"]) -> Root:
     """Return R with R R' the mean of the chains' R R'."""
     return jnp.concatenate(list(roots), axis=1) / len(roots) ** 0.5
-
-
-def bulk(dim: int) -> float:
-    """Return the largest |R' g|^2 at which a chain has arrived."""
-    return dim + 4 * math.sqrt(2 * dim)
