@@ -293,7 +293,7 @@ def open_sink(
             where = starts(starts_key, target, plan.num_chains, spread)
         else:
             where = given_starts(target, positions, plan.num_chains)
-        state = jax.block_until_ready(init(sampler, init_key, where, mesh=mesh))
+        state = jax.block_until_ready(init(sampler, target, init_key, where, mesh))
     _check_warmup(state, plan)
     here = Here(0, False, state, None)
     if folder is None:

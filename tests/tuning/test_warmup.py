@@ -157,13 +157,14 @@ def run_with_one_chain_far_out(is_renamed=False):
     # under another name it is another program
     logdensity = (lambda x: narrow_far_out(x)) if is_renamed else narrow_far_out
     target = mt.density(logdensity, jnp.zeros(11))
-    return mt.sample(target, num_chains=32, positions=starts, num_draws=200)
+    return mt.sample(target, num_chains=32, positions=starts, num_warmup=2000, num_draws=200)
 
 
 def test_a_chain_in_a_narrow_place_takes_shorter_steps():
     trace = run_with_one_chain_far_out()
     assert max_rhat(trace) < 1.02
-    assert trace["warmup_posterior"].sizes["draw"] < 1000
+    # the chain leaves in iterations that refine paths, one of four
+    assert trace["warmup_posterior"].sizes["draw"] < 2000
     # of 44 scores, a false alarm at 5 has a chance of 3e-5
     assert np.abs(z_scores(trace, np.zeros(11), np.ones(11))).max() < 5
 

@@ -54,17 +54,31 @@ def begin(seed: int) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
     return _split(keys.key(seed))
 
 
-@program
+@partial(program, is_brief=True)
 def _split(key: PRNGKey) -> tuple[PRNGKey, PRNGKey, PRNGKey, PRNGKey]:
     starts_key, init_key, run_key, look_key = jax.random.split(key, 4)
     return starts_key, init_key, run_key, look_key
 
 
-@partial(program, static_argnames=("mesh",))
-def init(sampler: Sampler, key: PRNGKey, positions: Vectors, *, mesh: Mesh | None = None) -> Any:
-    """Return the sampler's first state."""
+def init(
+    sampler: Sampler,
+    target: AnyTarget,
+    key: PRNGKey,
+    positions: Vectors,
+    mesh: Mesh | None = None,
+) -> Any:
+    """Return the sampler's first state. Chains of minibatch targets work long on it."""
+    first = _first_at_length if isinstance(target, StochasticTarget) else _first
+    return first(sampler, key, positions, mesh=mesh)
+
+
+def _first_state(sampler: Sampler, key: PRNGKey, positions: Vectors, *, mesh: Mesh | None) -> Any:
     positions = constrain_sharding(mesh, positions, 0)
     return place_state(mesh, sampler, key, positions, sampler.init(key, positions))
+
+
+_first = program(_first_state, is_brief=True, static_argnames="mesh")
+_first_at_length = program(_first_state, static_argnames="mesh")
 
 
 def freeze(

@@ -50,7 +50,7 @@ def starts(key: PRNGKey, target: AnyTarget, num_chains: int, spread: float) -> V
     return positions
 
 
-@partial(program, static_argnames="num_chains")
+@partial(program, is_brief=True, static_argnames="num_chains")
 def _find_starts(
     key: PRNGKey, target: AnyTarget, spread: Any, *, num_chains: int
 ) -> tuple[Vectors, Bool[Array, " chains"]]:

@@ -31,6 +31,7 @@ agree, because they are in separate places, PATIENCE are. Draws then come from t
 program, in which no M-step is taken any more.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -297,7 +298,7 @@ def _freeze(
     return _tuned(sampler, start, acceptance, shortest), _stop_learning(state)
 
 
-@program
+@partial(program, is_brief=True)
 def _stop_learning(state: TunedState) -> TunedState:
     step = jnp.exp(state.averaging.log_average)
     path = jnp.minimum(state.path, MOST_STEPS * step)

@@ -3,9 +3,10 @@
 On a CPU, half of the time to compile a sampler goes into XLA's newer emitters of fused loops, whose
 loops are no faster here than those of the older emitters. Programs that are compiled once a run are
 therefore compiled without them, and at the second of LLVM's three optimisation levels. The third
-level may take minutes for a random number that is compared outside a loop and used inside it. Runs
-with minibatches are long, and their loops are slower with these settings, so they are compiled as
-usual (docs/decisions/0013-compilation.md).
+level may take minutes for a random number that is compared outside a loop and used inside it. What
+runs for a moment only, such as the way in, is not optimised at all. Runs with minibatches are long,
+and their loops are slower with these settings, so they are compiled as usual
+(docs/decisions/0013-compilation.md).
 
 JAX keeps a program for as long as the function that it compiled, and a program takes about 10 MB. A
 function that is called with ever new models therefore forgets its programs now and then.
@@ -21,9 +22,8 @@ import jax.numpy as jnp
 
 __all__ = ["bounded", "program", "shapes_of"]
 
-SOON: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 2}
-
-
+LEVEL = "xla_backend_optimization_level"
+SOON: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, LEVEL: 2}
 MOST = 16  # programs of one function that are kept
 LOOKS = 64  # at shapes, after which what was traced for them is forgotten
 
@@ -74,12 +74,14 @@ class program:
 
     Args:
         function: the function to compile.
+        is_brief: if it runs for a moment only. It is compiled without any optimisation.
         **options: of `jax.jit`.
     """
 
-    def __init__(self, function: Callable, **options: Any):
+    def __init__(self, function: Callable, is_brief: bool = False, **options: Any):
+        settings = {**SOON, LEVEL: 0} if is_brief else SOON
         self.usual = bounded(function, **options)
-        self.soon = bounded(function, compiler_options=SOON, **options)
+        self.soon = bounded(function, compiler_options=settings, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled `function`."""

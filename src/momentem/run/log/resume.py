@@ -143,7 +143,7 @@ def _restore(
     plan = run.plan._replace(num_chains=num_chains(run))
     _, init_key, run_key, _ = begin(plan.seed)
     positions = jnp.broadcast_to(target.initial, (plan.num_chains, len(target.initial)))
-    like = jax.block_until_ready(init(sampler, init_key, positions, mesh=mesh))
+    like = jax.block_until_ready(init(sampler, target, init_key, positions, mesh))
     _check_origin(run, fingerprints(target, sampler, run_key, like))
     warmup = [segment for segment in run.segments if not segment.about["is_frozen"]]
     newest = run.segments[-1]
