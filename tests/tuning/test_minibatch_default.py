@@ -54,7 +54,7 @@ def test_a_default_run_is_right_from_far_out(recwarn):
     assert em["has_arrived"][-1]
     assert em["control_variates"][-1] == 1
     assert em["iteration"][-1] < 4000 - 1  # warm-up has ended by evidence
-    # steps of .2 are too warm by .01; a mean over D = 5 has an error of .007 if draws are independent
+    # steps of .2 are too warm by .01
     temperature = trace["sample_stats"].to_dataset()[["kinetic_temperature"]]
     error = float(arviz_stats.mcse(temperature, method="mean")["kinetic_temperature"])
     assert error < 0.01
