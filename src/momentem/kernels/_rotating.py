@@ -19,9 +19,7 @@ posterior is nearly Gaussian, a quarter turn takes one or two gradients, and lea
 
 The length of the path, in whitened time, is drawn anew in each iteration. All chains share it, so
 they take equally many steps and none waits for another. Each path takes the fewest equal steps that
-do not exceed the step size. Where that loses the energy, a chain refines its path (refinement.py),
-in one iteration of four, drawn for all chains: where most paths keep their energy, another momentum
-is cheaper than a refined path, and where few do, a chain waits for four iterations on average.
+do not exceed the step size. Where that loses the energy, a chain refines its path (refinement.py).
 
 `reach` is the largest |x_i| of a draw, and `tail_index` is -x_i g_i - 1 there, g = F^-1 grad L. It
 is x_i^2 - 1 for a Gaussian, and nu in the tail of a density like |x|^-(1 + nu), however far out.
@@ -41,8 +39,6 @@ from momentem.targets._minibatch import AnyTarget, check_target
 from momentem.types import Info, Kernel, Learnt, PRNGKey, Scalar, Vector
 
 __all__ = ["rotating_hmc"]
-
-REFINED = 0.25  # share of iterations in which paths are refined
 
 
 def rotating_hmc(target: AnyTarget, jitter: float = 0.3) -> Kernel:
@@ -78,11 +74,9 @@ def _complete(initial: Vector, learnt: Learnt) -> Learnt:
 
 
 def _draw_path(jitter: Scalar | float, key: PRNGKey, learnt: Learnt) -> Learnt:
-    uniform = jax.random.uniform(key, 2, learnt.path.dtype)
-    path = learnt.path * (1 + jitter * (2 * uniform[0] - 1))
-    step_size = path / jnp.ceil(path / learnt.step_size)
-    is_refined = uniform[1] < REFINED
-    return learnt.replace(path=path, step_size=step_size, is_refined=is_refined)
+    shift = jax.random.uniform(key, dtype=learnt.path.dtype, minval=-1, maxval=1)
+    path = learnt.path * (1 + jitter * shift)
+    return learnt.replace(path=path, step_size=path / jnp.ceil(path / learnt.step_size))
 
 
 def _step(
@@ -101,12 +95,11 @@ def _step(
     def energy(point: PhasePoint) -> Scalar:
         return mass.kinetic_energy(point.momentum) - point.logdensity
 
-    path = refined_path(advance, energy, start, learnt.is_refined)
+    path = refined_path(advance, energy, start)
     taken = num_steps * path.num_parts
     state, info = accept_or_stay(accept_key, mass, start, path.end, taken, path.is_reversible)
     refined = {"refinement_level": path.level, "coarse_acceptance_rate": path.coarse_rate}
-    # where paths are not refined, shorter steps might have kept the energy
-    refined["diverging"] = (info.stats["diverging"] | path.is_lost) & learnt.is_refined
+    refined["diverging"] = info.stats["diverging"] | path.is_lost
     x, g = mass.unfold(state.position - learnt.centre), mass.whiten(state.gradient)
     farthest = jnp.argmax(jnp.abs(x))
     tail = {"reach": jnp.abs(x[farthest]), "tail_index": -x[farthest] * g[farthest] - 1}

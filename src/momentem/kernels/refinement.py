@@ -65,7 +65,6 @@ def refined_path(
     advance: Callable[[Any, PhasePoint], PhasePoint],
     energy: Callable[[PhasePoint], Scalar],
     start: PhasePoint,
-    is_refined: Flag | bool = True,
 ) -> Proposal:
     """Return the end of the path from `start` at the level that it needs.
 
@@ -73,7 +72,6 @@ def refined_path(
         advance: (share of the step size, point) -> the point n steps further.
         energy: H of a point.
         start: with a fresh momentum.
-        is_refined: whether to try further levels than 0.
     """
     first = energy(start)
     none, no = jnp.zeros((), int), jnp.array(False)
@@ -90,7 +88,7 @@ def refined_path(
         h, part = energy(here), old.part + 1
         low, high = jnp.minimum(old.low, h), jnp.maximum(old.high, h)
         is_kept = (high - low <= TOLERANCE) & jnp.isfinite(here.gradient).all()  # false for NaN
-        is_last = ((old.level == LEVELS) | ~jnp.asarray(is_refined)) & ~old.is_back
+        is_last = (old.level == LEVELS) & ~old.is_back
         is_tried = (part == 2**old.level) | (~is_kept & ~is_last)
         # forward: the level is found, or the next is tried; back: every coarser level must fail
         is_found = is_tried & ~old.is_back & (is_kept | is_last)
