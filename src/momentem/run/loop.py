@@ -142,7 +142,8 @@ def _record(sampler: Sampler, key: PRNGKey, state: Any) -> tuple[Any, tuple[Vect
     return state, (info.chains.position, info.chains.stats, info.learning)
 
 
-_shapes = bounded(_record)
+# traced once, for its shapes and in the loop
+_recorded = bounded(_record)
 
 
 def _is_finite(target: AnyTarget, key: PRNGKey, position: Vector) -> Flag:
@@ -185,7 +186,7 @@ def _iterations(
     at which to check the density, and the number of iterations. On a mesh, states stay divided by
     chains. The record does too, unless every process needs all of it.
     """
-    shapes = jax.eval_shape(_record, set_clock(sampler, start), key, state)[1]
+    shapes = _recorded.shapes(set_clock(sampler, start), key, state)[1]
     every = _spacing(thin, moments, target)
     lengths = (thin - 2 + size) // every + 1 if every > 1 else size, size, size
     buffers = tuple(
@@ -200,7 +201,7 @@ def _iterations(
     def iterate(carry: tuple) -> tuple:
         i, state, buffers = carry
         moving = set_clock(sampler, start + i)
-        state, row = _record(moving, jax.random.fold_in(key, start + i), state)
+        state, row = _recorded(moving, jax.random.fold_in(key, start + i), state)
         # the last position that is written to a place is the one that is kept
         places = (unkept % every + i) // every, i, i
         buffers = tuple(
@@ -281,7 +282,7 @@ def _first_rows(count: int, arrays: dict[str, Any]) -> dict[str, Any]:
 def _chunk_size(sampler: Sampler, key: PRNGKey, state: Any, most: int) -> int:
     """Return the number of rows of a chunk's buffers. It is a power of two, so that runs of similar
     length share a program."""
-    row = jax.tree.leaves(_shapes.shapes(sampler, key, state)[1])
+    row = jax.tree.leaves(_recorded.shapes(sampler, key, state)[1])
     row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in row)
     rows = max(1, min(most, CHUNK_ITERATIONS, CHUNK_BYTES // row_bytes))
     return 2 ** math.ceil(math.log2(rows))
