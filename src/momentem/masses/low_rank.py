@@ -20,7 +20,7 @@ from momentem.masses.protocol import (
     kinetic_energy,
     transport,
 )
-from momentem.types import Flag, Scalar, Vector, Vectors
+from momentem.types import Flag, Matrix, Scalar, Vector, Vectors
 
 __all__ = ["LowRankMass", "low_rank_mass"]
 
@@ -145,9 +145,10 @@ class LowRankMass(NamedTuple):
 
         basis, _ = jnp.linalg.qr(jnp.concatenate([draws, scores]).T)
         identity = jnp.eye(basis.shape[1], dtype=scale.dtype)
-        covariance = DenseMass.outer(draws @ basis) + WINDOW_RIDGE * identity
-        information = DenseMass.outer(scores @ basis) + WINDOW_RIDGE * identity
-        projected = DenseMass.geometric_mean_inverse(covariance, information)
+        covariance, information = DenseMass.outer(draws @ basis), DenseMass.outer(scores @ basis)
+        projected = DenseMass.geometric_mean_inverse(
+            covariance + _ridge(covariance) * identity, information + _ridge(information) * identity
+        )
         eigenvalues, vectors = jnp.linalg.eigh(projected)
         return LowRankMass(scale, *strongest(eigenvalues, basis @ vectors, self.rank))
 
@@ -155,6 +156,11 @@ class LowRankMass(NamedTuple):
         """Return whether M_I is finite and positive definite."""
         is_positive = jnp.all(self.scale > 0) & jnp.all(self.eigenvalues > 0)
         return is_positive & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in self]))
+
+
+def _ridge(matrix: Matrix) -> Scalar:
+    """Return what is added to the diagonal: at least the matrix's own rounding errors."""
+    return jnp.maximum(WINDOW_RIDGE, 4 * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix))
 
 
 def strongest(

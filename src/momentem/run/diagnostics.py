@@ -109,7 +109,9 @@ def _messages(trace: "xarray.DataTree", warmup: Troubles, draws: Troubles) -> li
     if "em" in trace.children and not trace["em"].sizes["m_step"]:
         found.append("warm-up ended before the first M-step: nothing was learnt; warm up longer")
     is_tuned = "em" in trace.children and "way_in_gradients" in trace["em"].to_dataset()
-    if "em" in trace.children and (refused := int(trace["em"].to_dataset()["is_refused"].sum())):
+    if "em" in trace.children and (
+        refused := _refused(trace["em"].to_dataset()["is_refused"].values)
+    ):
         remedy = (
             "check that the posterior is proper, or use float64"
             if is_tuned
@@ -146,6 +148,12 @@ def _messages(trace: "xarray.DataTree", warmup: Troubles, draws: Troubles) -> li
     if "posterior" not in trace.children:
         return found
     return found + _stochastic_troubles(trace)
+
+
+def _refused(is_refused: np.ndarray) -> int:
+    """Return the number of refused M-steps, or 0 if they were few and a later one was taken."""
+    is_mended = len(is_refused) and not is_refused[-1] and 2 * is_refused.sum() < len(is_refused)
+    return 0 if is_mended else int(is_refused.sum())
 
 
 def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:

@@ -32,7 +32,7 @@ from momentem.targets.streams import is_stream
 from momentem.types import Count, Flag, Scalars, Vector, Vectors
 from momentem.xla.once import run_if_due
 
-__all__ = ["LongPlace", "ascend_far"]
+__all__ = ["MEMORY", "MOST_TRIES", "LongPlace", "ascend_far", "keep_or_shorten", "times_inverse"]
 
 MEMORY = 10
 MOST_TURNS, MOST_LATER = 400, 100  # gradients on the first part, and on each of the others
@@ -94,11 +94,11 @@ def ascend_far(
         )
         measure = partial(_measure, target)
         place = run_if_due(part.is_new, measure, jax.random.key(0), place)
-        up = jax.vmap(_times_inverse)(place)
+        up = jax.vmap(times_inverse)(place)
         is_moving = (place.step > 0) & (place.distance > NEAR * dim)
         moves = jnp.where(is_moving, place.step, 0.0)[:, None] * up
         there = gradients_of_part(target, part, place.position + moves)
-        place = _judge(place, is_moving, moves, there)
+        place = keep_or_shorten(place, is_moving, moves, there)
         return place, part._replace(turns=part.turns + 1, is_new=jnp.array(False))
 
     pairs = jnp.zeros((number, MEMORY, dim), dtype)
@@ -132,7 +132,7 @@ def _measure(target: StochasticTarget, key: Any, place: LongPlace) -> LongPlace:
     )
 
 
-def _times_inverse(place: LongPlace) -> Vector:
+def times_inverse(place: LongPlace) -> Vector:
     """Return H g of one chain, by the two loops of L-BFGS."""
     inner = jnp.sum(place.steps * place.changes, axis=1)
     rho = jnp.where(place.counts, 1 / jnp.where(place.counts, inner, 1.0), 0.0)
@@ -149,8 +149,9 @@ def _times_inverse(place: LongPlace) -> Vector:
     return r
 
 
-def _judge(old: LongPlace, is_moving: Array, moves: Vectors, there: Vectors) -> LongPlace:
-    """Keep the steps that are good, and shorten the others."""
+def keep_or_shorten(old: LongPlace, is_moving: Array, moves: Vectors, there: Vectors) -> LongPlace:
+    """Keep the steps that are good, and shorten the others. `there` are the gradients at their
+    ends."""
     slope, end = jnp.sum(old.gradient * moves, axis=1), jnp.sum(there * moves, axis=1)
     is_finite = jnp.isfinite(there).all(axis=1)
     is_good = is_finite & ((old.step == 0) | ~is_moving | (end >= -STEEP * slope))
@@ -175,4 +176,4 @@ def _judge(old: LongPlace, is_moving: Array, moves: Vectors, there: Vectors) -> 
         tries=jnp.where(is_good, 0, old.tries + 1),
         distance=old.distance,
     )
-    return new._replace(distance=jnp.sum(gradient * jax.vmap(_times_inverse)(new), axis=1))
+    return new._replace(distance=jnp.sum(gradient * jax.vmap(times_inverse)(new), axis=1))

@@ -2,9 +2,7 @@
 length by a rule, and an end by evidence.
 
 Way in. Every chain climbs from its start to where the posterior is, and brings a mass from there
-(`way_in`). The first M_I is the mean of theirs. Above DENSE dimensions chains stay at their starts,
-and the first mass is the spread of their positions over the spread of their scores,
-M_I = diag sd(theta) / sd(grad L), which is the variance of a Gaussian wherever the starts are.
+(`way_in`, and above DENSE dimensions `long_way_in`). The first M_I is the mean of theirs.
 
 Mass. By EM, in E-steps each twice as long as the one before. As long as the log density still rises
 from one E-step to the next, by more than its standard deviation, they do not grow.
@@ -19,10 +17,12 @@ the path is longer, up to half as long again (`path_length`). In the first E-ste
 a mass to trust, a path may take only a few steps: FIRST_STEPS in the first, twice as many in each
 of the next.
 
-End. Warm-up ends after an M-step from S >= max(LEAST, PER_DIMENSION D) draws that is not refused
-and changes the mass no more than Monte Carlo error would,
+End. Warm-up ends after an M-step from S >= max(LEAST, PER_DEGREE d) draws that is not refused and
+changes the mass no more than Monte Carlo error would,
 
-    rms (lambda - 1) <= TOLERANCE + NOISE sqrt(D / S),        lambda: eigenvalues of M_old M_new^-1
+    rms (lambda - 1) <= TOLERANCE + NOISE sqrt(d / S),        lambda: eigenvalues of M_old M_new^-1
+
+where d is D for a dense mass, 1 for a diagonal one and the window's size for one of low rank,
 
 if the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
 the mean of their variances) and it does not rise. Where the mass goes on changing, because draws
@@ -46,7 +46,7 @@ from momentem.em.m_steps import MStep
 from momentem.masses import WindowMass
 from momentem.moments import Moments, add_samples
 from momentem.pytrees import where
-from momentem.tuning import path_length, step_size, way_in
+from momentem.tuning import long_way_in, path_length, step_size, way_in
 from momentem.tuning.step_size import LONGEST, DualAveraging
 from momentem.types import (
     EnsembleInfo,
@@ -66,11 +66,11 @@ FIRST_ITERATIONS = 10  # of the first E-step, at least
 FIRST_STEPS = 8.0  # most steps of a path in the first E-step
 MOST_STEPS = 1000.0  # of any path
 TOLERANCE, NOISE = 0.1, 0.5
-LEAST, PER_DIMENSION = 100, 4.0
+LEAST, PER_DEGREE = 100, 4
 DISAGREEMENT = 0.1
 BUDGET = 1000.0  # gradients per chain after which the mass need not stay the same
 PATIENCE = 1500.0  # after which the chains need not agree
-DENSE = 200  # dimension up to which there is a way in
+DENSE = 200  # dimension up to which the way in measures all correlations
 WHOLE_COMPARISON = 512  # dimension up to which masses are compared in all directions
 WINDOW = 5  # draws in the window of a low-rank mass, per direction
 
@@ -110,7 +110,7 @@ def tuned_em(
     check_instance(Kernel, "build it with momentem.kernels.rotating_hmc", kernel=kernel)
     check_between(0.0, 1.0, acceptance=acceptance)
     _check_kernel(kernel, learnt)
-    window = WINDOW * learnt.mass.rank if isinstance(learnt.mass, WindowMass) else 0
+    window = _degrees(learnt.mass) if isinstance(learnt.mass, WindowMass) else 0
     if m_step is None:
         m_step = m_steps.fisher_low_rank(window) if window else m_steps.fisher()
     sampler = monte_carlo_em(
@@ -162,14 +162,10 @@ def _tuned(sampler: Sampler, start: Any, acceptance: Any, shortest: Any) -> Samp
 
 def _init(sampler: Sampler, start: Any, key: PRNGKey, positions: Vectors) -> TunedState:
     start_key, init_key = jax.random.split(key)
-    positions, root, entered = start(start_key, positions)
+    positions, to_mass, entered = start(start_key, positions)
     em = sampler.init(init_key, positions)
     averaging, path = step_size.start(em.learnt.step_size), em.learnt.path
-    chains = em.chains
-    if root is None:
-        mass = _mass_from_starts(em.learnt.mass, chains.position, chains.gradient)
-    else:
-        mass = em.learnt.mass.with_root(root)
+    chains, mass = em.chains, to_mass(em.learnt.mass)
     centre = jnp.mean(chains.position, axis=0) + mass.velocity(jnp.mean(chains.gradient, axis=0))
     first = em.learnt.replace(mass=mass, centre=centre)
     first = first.replace(path=_reach(path, averaging, jnp.array(0)))
@@ -183,11 +179,7 @@ def _init(sampler: Sampler, start: Any, key: PRNGKey, positions: Vectors) -> Tun
 
 
 def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> tuple:
-    """Return where chains arrive, a root of M_I that they agree on, and a record of their ways."""
-    num_chains, dim = positions.shape
-    if dim > DENSE:
-        none = jnp.zeros(num_chains, int)
-        return positions, None, {"way_in_gradients": none, "way_in_is_flat": none == 1}
+    """Return where chains arrive, what makes the first mass of one, and a record of their ways."""
 
     def evaluate(key: PRNGKey, position: Any) -> tuple[Scalar, Any]:
         state = kernel.init(key, position, learnt)
@@ -197,21 +189,21 @@ def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> 
         init_key, climb_key = jax.random.split(key)
         return way_in.climb(Partial(evaluate, init_key), climb_key, start)
 
-    places = over_chains(climb, (jax.random.split(key, num_chains), positions))
-    places = way_in.leave_behind(places)
+    def score(init_key: PRNGKey, position: Any) -> Any:
+        return evaluate(init_key, position)[1]
+
+    keys = jax.random.split(key, len(positions))
+    if positions.shape[1] > DENSE:
+        scores = lambda there: over_chains(score, (keys, there))  # noqa: E731
+        way = long_way_in.climb_far(scores, key, positions)
+        variances = 1 / jnp.mean(1 / way.place.diagonal, axis=0)  # steps that are safe for all
+        taken = jnp.full(len(positions), way.num_gradients)
+        entered = {"way_in_gradients": taken, "way_in_is_flat": way.is_flat}
+        return way.place.position, lambda mass: mass.with_variances(variances), entered
+    places = way_in.leave_behind(over_chains(climb, (keys, positions)))
+    root = way_in.pool_roots(places.root)
     entered = {"way_in_gradients": places.num_gradients, "way_in_is_flat": places.is_flat}
-    return places.position, way_in.pool_roots(places.root), entered
-
-
-def _mass_from_starts(mass: Any, positions: Vectors, scores: Vectors) -> Any:
-    """Return the mass of the spread of the starts over that of their scores; for one start, of the
-    score's size."""
-    if len(positions) == 1:
-        variances = 1 / jnp.abs(scores[0])
-    else:
-        variances = jnp.std(positions, axis=0) / jnp.std(scores, axis=0)
-    is_usable = jnp.isfinite(variances) & (variances > 0)
-    return mass.with_variances(jnp.where(is_usable, variances, 1.0))
+    return places.position, lambda mass: mass.with_root(root), entered
 
 
 def _reach(path: Scalar, averaging: DualAveraging, num_m_steps: Any) -> Scalar:
@@ -261,19 +253,25 @@ def _judge(
 ) -> tuple[Flag, Scalar, EMState, Scalar]:
     """Return, after an M-step, whether there is nothing left to learn, the path from now on, EM
     with the E-step that suits, and the mean log density."""
-    num_chains, dim = em.chains.position.shape
+    num_chains = len(em.chains.position)
     size = (old.em.statistic.num_samples + num_chains).astype(em.learnt.step_size.dtype)
     change = _change(old.em.learnt.mass, em.learnt.mass)
-    is_same = (change <= TOLERANCE + NOISE * jnp.sqrt(dim / size)) | (spent > BUDGET)
+    degrees = _degrees(em.learnt.mass)
+    is_same = (change <= TOLERANCE + NOISE * jnp.sqrt(degrees / size)) | (spent > BUDGET)
     height = jnp.mean(moments.mean)
     is_rising = height - old.height > jnp.sqrt(jnp.mean(moments.covariance))
-    is_enough = size >= max(LEAST, PER_DIMENSION * dim)
+    is_enough = size >= max(LEAST, PER_DEGREE * degrees)
     is_telling = is_enough & (_do_agree(moments) | (spent > PATIENCE))
     path = path_length.lengthen(turns, old.em.learnt.path, shortest, LONGEST)
     is_settled = is_telling & is_same & ~is_rising & ~em.learning["is_refused"]
-    length = jnp.where(is_rising, old.em.e_step.size, em.e_step.size)
-    em = em._replace(e_step=em.e_step._replace(size=length))
+    size = jnp.where(is_rising, old.em.e_step.size, em.e_step.size)
+    em = em._replace(e_step=em.e_step._replace(size=size))
     return is_settled, jnp.where(is_telling, path, old.path), em, height
+
+
+def _degrees(mass: Any) -> int:
+    """Return the number of coordinates that an entry of the mass depends on, or of draws."""
+    return WINDOW * mass.rank if isinstance(mass, WindowMass) else mass.degrees
 
 
 def _do_agree(moments: Moments) -> Flag:
