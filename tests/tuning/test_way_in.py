@@ -80,6 +80,25 @@ def test_a_kink_has_a_scale_too():
     assert not np.asarray(places.is_flat).any()
 
 
+GROUPS = np.repeat(np.arange(12), 10)
+EFFECTS = 1e4 + 300 * np.sin(5.0 * np.arange(12))[GROUPS] + 50 * np.cos(7.0 * np.arange(120))
+
+
+def raw_hierarchy(p):
+    """Effects of groups, on the scale of the data: steps are often far too long."""
+    mean, log_spread, log_noise, effects = p[0], p[1], p[2], p[3:]
+    residuals = jnp.asarray(EFFECTS, p.dtype) - mean - jnp.exp(log_spread) * effects[GROUPS]
+    prior = (mean / 1e5) ** 2 + (log_spread / 5) ** 2 + (log_noise / 5) ** 2 + jnp.sum(effects**2)
+    return -0.5 * (jnp.sum((residuals * jnp.exp(-log_noise)) ** 2) + prior) - 120 * log_noise
+
+
+def test_a_step_that_was_far_too_long_leaves_the_other_directions_alone():
+    """Otherwise the frame collapses, and one chain of seven comes near the top."""
+    places = climb(raw_hierarchy, np.random.default_rng(4).normal(size=(64, 15)), np.float64)
+    heights = np.asarray(places.logdensity)
+    assert (heights > heights.max() - 25).mean() > 0.3
+
+
 def test_a_level_direction_is_told():
     places = climb(lambda x: -0.5 * x[0] ** 2 + 0 * x[1], np.ones((4, 2)), np.float64)
     assert np.asarray(places.is_flat).all()

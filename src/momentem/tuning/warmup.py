@@ -25,7 +25,7 @@ changes the mass no more than Monte Carlo error would,
 where d is D for a dense mass, 1 for a diagonal one and the window's size for one of low rank,
 
 if the chains agree on the log density (the variance of their means is at most DISAGREEMENT times
-the mean of their variances) and it does not rise. Where the mass goes on changing, because draws
+the median of their variances) and it does not rise. Where the mass goes on changing, because draws
 are slow and its estimates noisy, BUDGET gradients per chain are enough; where the chains do not
 agree, because they are in separate places, PATIENCE are. Draws then come from the same compiled
 program, in which no M-step is taken any more.
@@ -259,7 +259,7 @@ def _judge(
     degrees = _degrees(em.learnt.mass)
     is_same = (change <= TOLERANCE + NOISE * jnp.sqrt(degrees / size)) | (spent > BUDGET)
     height = jnp.mean(moments.mean)
-    is_rising = height - old.height > jnp.sqrt(jnp.mean(moments.covariance))
+    is_rising = height - old.height > jnp.sqrt(_typical_variance(moments))
     is_enough = size >= max(LEAST, PER_DEGREE * degrees)
     is_telling = is_enough & (_do_agree(moments) | (spent > PATIENCE))
     path = path_length.lengthen(turns, old.em.learnt.path, shortest, LONGEST)
@@ -275,7 +275,13 @@ def _degrees(mass: Any) -> int:
 
 
 def _do_agree(moments: Moments) -> Flag:
-    return jnp.var(moments.mean) <= DISAGREEMENT * jnp.mean(moments.covariance)
+    return jnp.var(moments.mean) <= DISAGREEMENT * _typical_variance(moments)
+
+
+def _typical_variance(moments: Moments) -> Scalar:
+    """Return the variance within the chain in the middle: a chain that is on its way has a large
+    one."""
+    return jnp.median(moments.covariance)
 
 
 def _change(old: Any, new: Any) -> Scalar:

@@ -4,12 +4,14 @@ Every chain climbs from its own start, in a frame of its own: a square root R of
 
 Measure. With unit steps along the columns of R, each uphill, s_j = +-1, the differences of scores
 
-    A_ij = -s_j (R' [g(theta + s_j R e_j) - g(theta)])_i,      made symmetric, = V diag(lambda) V'
+    A_ij = -s_j (R' [g(theta + s_j R e_j) - g(theta)])_i
 
-are the Hessian in the frame, and R <- R V |lambda|^-1/2 makes it the identity up to signs. Where a
-step was too long or too short to be trusted, it is measured again in the new frame. So scales and
-correlations need not be known, and a condition number of 1e8 is no problem in single precision: the
-numbers that are compared are always near 1.
+are the Hessian in the frame. It is made symmetric, with weights min(1, 1 / |A_jj|): a step that was
+far too long tells nothing of the others. With its diagonal S and S^-1/2 A S^-1/2 = V diag(l) V',
+R <- R S^-1/2 V |l|^-1/2 makes it the identity up to signs. Where a step was too long or too short
+to be trusted, it is measured again in the new frame. So scales and correlations need not be known,
+and a condition number of 1e8 is no problem in single precision: the numbers that are compared are
+always near 1.
 
 Climb. theta <- theta + t R R' g, with backtracking, and R is updated as in BFGS, in factors:
 
@@ -182,15 +184,22 @@ def _turn_frame(key: PRNGKey, old: Place) -> Place:
     """Make the measured Hessian the identity, up to signs. Then measure again, climb or arrive."""
     del key
     dim, dtype = len(old.root), old.root.dtype
-    curvatures, turn = jnp.linalg.eigh(-(old.differences + old.differences.T) / 2)
-    sizes = jnp.abs(curvatures)
-    least = jnp.maximum(LONGER, math.sqrt(jnp.finfo(dtype).eps) * jnp.max(sizes))
-    scales = jnp.sqrt(jnp.maximum(sizes, least))
-    root, volume = (old.root @ turn) / scales[None], old.volume - jnp.sum(jnp.log(scales))
+    sizes = jnp.abs(jnp.diagonal(old.differences))
+    weights = 1 / jnp.maximum(1.0, sizes)
+    total = weights[:, None] + weights[None]
+    hessian = -(old.differences * weights[None] + old.differences.T * weights[:, None]) / total
+    hessian = hessian + jnp.diag(jnp.where(sizes < LONGER, LONGER - jnp.diagonal(hessian), 0))
+    widths = 1 / jnp.sqrt(jnp.maximum(sizes, LONGER))
+    curvatures, turn = jnp.linalg.eigh(widths[:, None] * hessian * widths[None])
+    least = math.sqrt(jnp.finfo(dtype).eps) * jnp.max(jnp.abs(curvatures))
+    scales = jnp.sqrt(jnp.maximum(jnp.abs(curvatures), least))
+    root = ((old.root * widths[None]) @ turn) / scales[None]
+    volume = old.volume + jnp.sum(jnp.log(widths)) - jnp.sum(jnp.log(scales))
     is_usable = jnp.isfinite(root).all()
     root = jnp.where(is_usable, root, old.root / 10)
     volume = jnp.where(is_usable, volume, old.volume - dim * math.log(10))
-    is_trusted = is_usable & (jnp.max(sizes) <= TOO_LONG) & jnp.all(sizes >= least)
+    is_level = jnp.any(sizes < LONGER) | jnp.any(jnp.abs(curvatures) < least)
+    is_trusted = is_usable & (jnp.max(sizes) <= TOO_LONG) & ~is_level
     is_again = ~is_trusted & (old.passes + 1 < MOST_PASSES)
     slope = jnp.sum((root.T @ old.gradient) ** 2)
     has_arrived = ~is_again & (slope <= bulk(dim))
@@ -199,7 +208,7 @@ def _turn_frame(key: PRNGKey, old: Place) -> Place:
         phase=jnp.where(is_again, MEASURE, jnp.where(has_arrived, SPREAD, CLIMB)),
         num_done=jnp.zeros_like(old.num_done),
         passes=old.passes + 1,
-        is_flat=jnp.min(sizes) < LONGER,
+        is_flat=is_level,
         volume=volume,
         evidence=old.logdensity + jnp.minimum(slope, bulk(dim)) / 2 + volume,
     )
