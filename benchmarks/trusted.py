@@ -180,7 +180,37 @@ def page(rows: list[dict]) -> str:
         for dtype in ("float64", "float32"):
             own = [r for r in rows if (r["contender"], r["dtype"]) == (contender, dtype)]
             parts += _table(contender, dtype, own) if own else []
-    return "\n".join(parts)
+    return "\n".join(parts + _ratios([r for r in rows if r["dtype"] == "float64"])) + "\n"
+
+
+def _ratios(rows: list[dict]) -> list[str]:
+    """Return a table of the ESS per gradient of momentem in units of those of the others."""
+    from statistics import median
+
+    ess: dict[tuple, list[float]] = {}
+    for row in rows:
+        ess.setdefault((row["contender"], row["posterior"]), []).append(float(row["per_gradient"]))
+    peers = [c for c in dict.fromkeys(r["contender"] for r in rows) if c != "momentem"]
+    if not peers:
+        return []
+    found = [
+        "\n## ESS per gradient, momentem's in units of NUTS's\n",
+        "Ratios of the medians over seeds, float64, warm-up counted on both sides. Of NUTS every "
+        "run counts, right or not.\n",
+        f"| posterior | {' | '.join(peers)} |",
+        f"|---|{'---|' * len(peers)}",
+    ]
+    ratios = []
+    for name in dict.fromkeys(r["posterior"] for r in rows):
+        own = [median(ess["momentem", name]) / median(ess[c, name]) for c in peers]
+        ratios.append(min(own))
+        found.append(f"| {name.split('-')[1]} | {' | '.join(f'{ratio:.3g}' for ratio in own)} |")
+    high = sum(ratio >= 1.3 for ratio in ratios)
+    found.append(
+        f"\nAt least 1.3 against all of them on {high} of {len(ratios)}; the least is "
+        f"{min(ratios):.3g}."
+    )
+    return found
 
 
 def _table(contender: str, dtype: str, rows: list[dict]) -> list[str]:

@@ -21,6 +21,7 @@ __all__ = [
 
 MAX_RHAT = 1.01  # Vehtari et al. (2021), section 4
 MIN_ESS_PER_CHAIN = 100  # likewise
+PLENTY = 2  # times as much is drawn for where the run decides: see docs/decisions/0014-draws.md
 TAILS = 0.05, 0.95  # quantiles whose ESS is that of the tails
 APART = 1.1  # above this R-hat, chains are in different places and more draws do not help
 MAX_HEAT = 0.02  # error of the kinetic temperature, beyond its Monte Carlo error
@@ -250,10 +251,10 @@ def _find_causes(
 
 
 def is_short(found: Convergence | None) -> bool:
-    """Return whether R-hat or ESS is bad enough for a warning, and more draws would help."""
+    """Return whether R-hat is bad enough for a warning or ESS nearly so, and more draws help."""
     if found is None or not found.rhat[1] <= APART:
         return False
-    return bool(_convergence_troubles(found))
+    return bool(_convergence_troubles(found._replace(wanted=PLENTY * found.wanted)))
 
 
 def _convergence_troubles(of: Convergence) -> list[str]:
