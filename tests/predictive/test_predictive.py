@@ -209,6 +209,10 @@ def test_loo_of_a_subsample(logistic):
 def test_data_are_in_the_trace_while_they_are_few(eight, logistic, monkeypatch):
     np.testing.assert_array_equal(eight[1]["observed_data"]["y"], Y)
     assert eight[1]["posterior"]["twice"].dims == ("chain", "draw", "school")
+    given = eight[1]["constant_data"]["sigma"]
+    np.testing.assert_array_equal(given, SIGMA)
+    assert given.dims == ("school",)
+    assert list(eight[1]["constant_data"].data_vars) == ["sigma"]  # y is observed
     data = logistic[1]["constant_data"]
     np.testing.assert_array_equal(data["data_0"], X)
     np.testing.assert_array_equal(data["data_1"], LABELS)

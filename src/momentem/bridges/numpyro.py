@@ -19,7 +19,7 @@ from numpyro.distributions import Delta
 from momentem.bridges import numpyro_model
 from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
-from momentem.bridges.numpyro_origin import merge_arguments, numpyro_origin
+from momentem.bridges.numpyro_origin import merge_arguments, numpyro_origin, with_constants
 from momentem.bridges.subsample import (
     Plate,
     find_subsampled_plate,
@@ -72,9 +72,10 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AnyTar
     """
     check_callable(model=model)
     try:
-        return _build(_bind(model, args, kwargs, _is_array))
+        target = _build(_bind(model, args, kwargs, _is_array))
     except UNTRACEABLE:
-        return _build(_bind(model, args, kwargs, _is_nothing))
+        target = _build(_bind(model, args, kwargs, _is_nothing))
+    return target._replace(origin=with_constants(target.origin, model, args, kwargs))
 
 
 def _build(model: Partial) -> AnyTarget:
