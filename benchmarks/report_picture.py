@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
-from browser import photograph  # noqa: E402
+from browser import photograph  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 with tempfile.TemporaryDirectory() as folder, chdir(folder):
     runpy.run_path(str(ROOT / "examples/numpyro_user.py"))

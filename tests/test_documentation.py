@@ -35,3 +35,12 @@ def test_every_public_name_is_on_the_api_page():
     names += [name for m in modules - {"constraints"} for name in getattr(mt, m).__all__]
     missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
     assert not missing
+
+
+def test_the_scripts_on_the_pages_are_there():
+    """As blocks: on one line, Ruff would take the mark for Python and format it away."""
+    pages = {path: path.read_text() for path in (ROOT / "docs").rglob("*.md")}
+    files = re.findall(r"^--8<--\n(.+)\n--8<--$", "\n".join(pages.values()), re.MULTILINE)
+    assert len(files) >= 4
+    assert all((ROOT / name).is_file() for name in files)
+    assert not [path for path, text in pages.items() if "8 < --" in text]
