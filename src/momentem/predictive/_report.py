@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from momentem._version import __version__
 from momentem.predictive._predict import Prediction
 from momentem.predictive.draws import check_posterior
@@ -113,8 +115,11 @@ def _summarise(scalars: Scalars) -> tuple[Any, str]:
     from arviz_base import dict_to_dataset
     from xarray import DataTree
 
-    group = DataTree.from_dict({"posterior": dict_to_dataset(scalars.draws)})
+    # one array: a thousand variables would take xarray half a minute
+    stacked = {"x": np.stack(list(scalars.draws.values()), axis=-1)}
+    group = DataTree.from_dict({"posterior": dict_to_dataset(stacked)})
     rows = summary(group, round_to="none").map(lambda value: f"{value:.4g}")
+    rows.index = list(scalars.draws)
     number = len(scalars.draws)
     note = f"{number:,} of {scalars.total:,} parameters. " if number < scalars.total else ""
     if scalars.every > 1:
