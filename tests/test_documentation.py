@@ -23,8 +23,10 @@ def test_the_readme_s_example_runs():
 
 
 @pytest.mark.validate
-def test_the_guide_s_examples_run():
-    run_alone("\n".join(blocks("docs/guide.md")), **QUICK)
+@pytest.mark.parametrize("page", ["guide", "durable", "index"])
+def test_a_page_s_examples_run(page, tmp_path):
+    begin = f"import os; os.chdir({str(tmp_path)!r})\n"
+    run_alone(begin + "\n".join(blocks(f"docs/{page}.md")), **QUICK)
 
 
 def test_every_public_name_is_on_the_api_page():

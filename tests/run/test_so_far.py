@@ -50,6 +50,8 @@ def test_the_pieces_do_not_matter():
 def test_it_is_silent_while_it_is_too_early():
     assert SoFar().estimates() is None
     assert look(chains(0.0, 5), 5).estimates() is None
+    assert look(np.ones((0, 4, 2)), 1).estimates() is None  # nothing was kept of a chunk
+    assert look(np.ones((50, 4, 0)), 1).estimates() is None
     assert look(np.ones((500, 4)), 5).estimates() is None
 
 

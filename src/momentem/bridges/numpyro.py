@@ -5,6 +5,7 @@
 A model with a subsampled plate becomes a minibatch target: see subsample.py.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -71,11 +72,28 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AnyTar
         ['scale', 'variance']
     """
     check_callable(model=model)
+    _check_arguments(model, args, kwargs)
     try:
         target = _build(_bind(model, args, kwargs, _is_array))
     except UNTRACEABLE:
         target = _build(_bind(model, args, kwargs, _is_nothing))
     return target._replace(origin=with_constants(target.origin, model, args, kwargs))
+
+
+def _check_arguments(model: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that the model cannot be called with."""
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(model, "__name__", "model")
+        raise TypeError(
+            f"args must be the model's own, got a call with a {error}; write "
+            f"momentem.from_numpyro({', '.join([name, *signature.parameters])})"
+        ) from None
 
 
 def _build(model: Partial) -> AnyTarget:

@@ -9,6 +9,7 @@ n draws per chain, W the mean of the chains' variances, and batches of b draws
 They are rougher than those that the run is judged by in the end.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -32,7 +33,7 @@ class SoFar:
     def extend(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Take further draws (draw, chain, …) of every parameter."""
         rows = _choose(parameters)
-        if not len(rows):
+        if not rows.size:
             return
         if not self._count:
             self._first = rows[0].mean(0)  # the same for all chains
@@ -87,5 +88,5 @@ def _choose(parameters: Mapping[str, np.ndarray]) -> np.ndarray:
     names = list(parameters)[:MOST_SCALARS]
     each = max(1, MOST_SCALARS // max(1, len(names)))
     arrays = [np.asarray(parameters[name]) for name in names]
-    flat = [x.reshape(*x.shape[:2], -1)[:, :, :each] for x in arrays]
+    flat = [x.reshape(*x.shape[:2], math.prod(x.shape[2:]))[:, :, :each] for x in arrays]
     return np.concatenate(flat, axis=2).astype(float) if flat else np.zeros((0, 1, 1))

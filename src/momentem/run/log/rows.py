@@ -45,7 +45,7 @@ def _read_span(
     """Read rows from the first of a span to its last, and return those of the span."""
     rows = np.empty((span[-1] - span[0] + 1, *shape), form)
     file.seek(begin)
-    left = memoryview(rows.reshape(-1).view(np.uint8))
+    left = rows.reshape(-1).view(np.uint8).data
     while left:
         if not (count := file.readinto(left)):
             raise ValueError("it was cut")
