@@ -55,6 +55,12 @@ def test_it_is_silent_while_it_is_too_early():
     assert look(np.ones((500, 4)), 5).estimates() is None
 
 
+def test_draws_that_are_not_finite_are_no_trouble_here():
+    x = chains(0.0, 500)
+    x[100:] = np.inf
+    assert look(x, 5).estimates() is None
+
+
 def test_memory_is_bounded():
     so_far = look(chains(0.0, 20000), 100)
     assert len(so_far._batches) < 64

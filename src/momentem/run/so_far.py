@@ -32,7 +32,10 @@ class SoFar:
 
     def extend(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Take further draws (draw, chain, …) of every parameter."""
-        rows = _choose(parameters)
+        with np.errstate(all="ignore"):  # draws need not be finite; others say so
+            self._extend(_choose(parameters))
+
+    def _extend(self, rows: np.ndarray) -> None:
         if not rows.size:
             return
         if not self._count:
@@ -63,6 +66,10 @@ class SoFar:
 
     def estimates(self) -> tuple[float, float] | None:
         """Return the largest R-hat and the smallest ESS, or None if it is too early."""
+        with np.errstate(all="ignore"):
+            return self._estimates()
+
+    def _estimates(self) -> tuple[float, float] | None:
         batches, length = np.array(self._batches), self._length
         while len(batches) > max(FEWEST, length):  # no more batches than each has draws
             batches = (batches[: len(batches) // 2 * 2 : 2] + batches[1::2]) / 2
@@ -74,9 +81,8 @@ class SoFar:
         halves = np.stack([half.mean(0) for half in np.array_split(batches, 2)])
         apart = halves.reshape(-1, halves.shape[-1]).var(0, ddof=1)
         of_batches = batches.reshape(-1, batches.shape[-1]).var(0, ddof=1)
-        with np.errstate(all="ignore"):
-            rhats = np.sqrt(1 + apart / within)
-            sizes = len(means) * count * (within + means.var(0)) / (length * of_batches)
+        rhats = np.sqrt(1 + apart / within)
+        sizes = len(means) * count * (within + means.var(0)) / (length * of_batches)
         moves = within > 0
         if not moves.any() or not np.isfinite(rhats[moves]).all():
             return None
