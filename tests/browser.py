@@ -48,7 +48,9 @@ def photograph(page, file, width, height):
     source = file.with_suffix(".html")
     source.write_text(page, encoding="utf-8")
     size = f"--window-size={width},{height}"
-    done = _run_browser(file.parent, f"--screenshot={file}", size, source.as_uri())
+    done = _run_browser(
+        file.parent, f"--screenshot={file}", "--hide-scrollbars", size, source.as_uri()
+    )
     assert file.is_file(), done.stderr[-2000:]
 
 
