@@ -15,6 +15,17 @@ MINIMUM_TESTS := $(addprefix tests/,test_dependencies.py test_sampling.py run ta
 	test_conformance.py::test_kernel test_conformance.py::test_stochastic_kernel)
 MINIMUM_LEAVES_OUT := page or memory_does_not_grow or posterior_is_that_of_all_rows or window_held_too_long or whiten
 
+# Pages are looked at in a browser. It is installed where that is possible without asking, and where it is not, those
+# tests are skipped and say so.
+BROWSER := command -v chromium || command -v chromium-browser || command -v google-chrome
+define get_browser
+@if ! { $(BROWSER); } > /dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	echo "installing chromium for the tests of pages"; \
+	(timeout 120 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 600 \
+	apt-get install --yes --no-install-recommends chromium fonts-dejavu-core) > /dev/null 2>&1 || echo "it could not be installed: those tests are skipped"; \
+fi
+endef
+
 .PHONY: demo test test-minimum validate bench reliability reproduce lint docs clean
 
 $(READY): pyproject.toml requirements-dev.txt
@@ -31,6 +42,7 @@ demo: $(READY)  ## sample a small real problem, print a table, save a picture
 	$(BIN)/python examples/demo.py
 
 test: $(READY)  ## every test but the long ones, under 12 minutes on 2 cores
+	$(get_browser)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not validate'
 
 # Old libraries warn of each other, which is no error of ours.
@@ -38,6 +50,7 @@ test-minimum: $(MINIMUM_READY)  ## part of the tests, with the oldest versions t
 	$(MINIMUM_VENV)/bin/python -m pytest -n 2 -m 'not validate' -o filterwarnings=default -k 'not ($(MINIMUM_LEAVES_OUT))' $(MINIMUM_TESTS)
 
 validate: $(READY)  ## the long statistical checks
+	$(get_browser)
 	$(BIN)/python -m pytest -n 2 -m validate
 
 bench: $(READY)  ## every benchmark, one after the other

@@ -1,7 +1,6 @@
-"""A log density and BlackJAX's NUTS: sample, check, predict, compare, look, report, save, load."""
+"""A log density of your own: sample, check, predict, compare, look, report, save and load."""
 
 import arviz_stats
-import blackjax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -25,10 +24,10 @@ for name, start in {"line": ("level", "slope", "noise"), "flat": ("level", "nois
     initial = dict.fromkeys(start, 0.0)
     log_term = lambda p, datum: law(p, datum).log_prob(datum[1])  # noqa: E731
     targets[name] = mt.dataset(log_prior, log_term, (x, y), initial)
-    trace = mt.sample(targets[name], mt.nuts(targets[name]), num_warmup=300, out=name)
+    trace = mt.sample(targets[name], out=name)
     runs[name] = mt.log_likelihood(trace, targets[name])
-print(mt.summary(runs["line"]), arviz_stats.compare(runs))
+print(mt.summary(runs["line"]))
+print(arviz_stats.compare(runs))
 print(mt.scores(mt.predict(mt.load("line"), law, (x, y)), y))
-blackjax.nuts(targets["line"].logdensity, **mt.to_blackjax(runs["line"]))
 mt.plot(runs["line"]).savefig("line.png")
 mt.report(runs["line"], "line.html")

@@ -68,6 +68,25 @@ def test_rows_of_parquet_are_dicts():
 
 
 @pytest.mark.usefixtures("without_jaxtyping")
+def test_a_table_is_rows_of_numbers():
+    import pandas as pd
+
+    rows = pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, 1.0], "z": [0.0, 1.0]})
+    with pytest.raises(ValueError, match="too many") as caught:
+        mt.dataset(log_likelihood=unpacks, data=rows, **PRIOR)
+    assert any("has the shape (3,) here" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.usefixtures("without_jaxtyping")
+def test_an_algorithm_of_blackjax():
+    blackjax = pytest.importorskip("blackjax")
+    algorithm = blackjax.nuts(TARGET.logdensity, 0.1, jnp.ones(2))
+    for given in (blackjax.nuts, algorithm):
+        with pytest.raises(TypeError, match=r"is momentem.nuts\(target\)"):
+            mt.sample(TARGET, given)
+
+
+@pytest.mark.usefixtures("without_jaxtyping")
 def test_a_pymc_model():
     pm = pytest.importorskip("pymc")
     with pytest.raises(TypeError, match=r"target = momentem.from_pymc\(model\)"):

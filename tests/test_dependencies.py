@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 TOOLS = {"docs", "dev"}  # of those who work on the library, who have requirements-dev.txt
+CAPS = {"arviz"}  # versions of others that go together, with upper bounds; nothing imports them
 # of `make test-minimum`; what is in `peers` alone needs a newer JAX or is only compared with
 TESTED_EXTRAS = ["plots", "pymc", "storage", "topics"]
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # where the names differ
@@ -71,7 +72,7 @@ def third_party():
 
 def test_what_is_imported_is_declared():
     """With a module: as a dependency, so that every module can be imported without the extras."""
-    declared = lower_bounds(()), lower_bounds(set(EXTRAS) - TOOLS)
+    declared = lower_bounds(()), lower_bounds(set(EXTRAS) - TOOLS - CAPS)
     missing = {
         name
         for name, is_always in third_party()
@@ -95,6 +96,16 @@ def test_the_minimum_requirements_are_the_lower_bounds():
             minimum[canonicalize_name(requirement.name)] = Version(pin.version)
     assert minimum == lower_bounds(TESTED_EXTRAS)
     assert f"--editable '.[{','.join(TESTED_EXTRAS)}]'" in (ROOT / "Makefile").read_text()
+
+
+def test_the_pins_of_the_tests_are_within_the_caps():
+    """So that ArviZ's plots are tested with versions that go together."""
+    lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+    for extra in CAPS:
+        for cap in map(Requirement, EXTRAS[extra]):
+            assert pinned[canonicalize_name(cap.name)] in cap.specifier
 
 
 def modules():

@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-USERS = {"numpyro_user": [], "pymc_user": [], "own_density": [], "many_rows": ["20000"]}
-PICTURES = {"many_rows": "inputs"}
+USERS = {
+    "numpyro_user": "line",
+    "pymc_user": "line",
+    "own_density": "line",
+    "blackjax_user": "line",
+    "many_rows": "inputs",
+    "network": "network",
+    "topics": "topics",
+}
+ARGUMENTS = {"many_rows": ["20000"]}
+NEEDS = {"pymc_user": "pymc", "blackjax_user": "blackjax"}
 
 
 def lines_of_code(name):
@@ -31,19 +40,29 @@ def test_an_example_is_short(name):
 @pytest.mark.validate
 @pytest.mark.parametrize("name", USERS)
 def test_an_example_runs(name, tmp_path):
-    for package in (
-        "matplotlib",
-        {"pymc_user": "pymc", "own_density": "blackjax"}.get(name, "jax"),
-    ):
+    for package in ("matplotlib", NEEDS.get(name, "jax")):
         pytest.importorskip(package)
     done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py", *USERS[name]],
+        [sys.executable, EXAMPLES / f"{name}.py", *ARGUMENTS.get(name, [])],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    stem = PICTURES.get(name, "line")
-    assert (tmp_path / f"{stem}.png").stat().st_size > 10_000
-    assert (tmp_path / f"{stem}.html").stat().st_size < 5_000_000
+    assert done.stdout
+    stem = USERS[name]
+    if "mt.plot" in (EXAMPLES / f"{name}.py").read_text():
+        assert (tmp_path / f"{stem}.png").stat().st_size > 10_000
+    if "mt.report" in (EXAMPLES / f"{name}.py").read_text():
+        assert (tmp_path / f"{stem}.html").stat().st_size < 5_000_000
+    assert [path for path in tmp_path.rglob("manifest.json")]
+
+
+def test_every_script_is_on_the_page():
+    """With what it printed, which benchmarks/start_page.py writes."""
+    page = (EXAMPLES.parent / "docs/start.md").read_text()
+    for name in USERS:
+        assert f"examples/{name}.py" in page
+        assert f"docs/output/{name}.txt" in page
+        assert (EXAMPLES.parent / f"docs/output/{name}.txt").stat().st_size

@@ -392,6 +392,12 @@ def choose_sampler(
             "a kernel leaves its mass and step size open: give momentem.nuts(target) for "
             "BlackJAX's NUTS, or momentem.fixed(kernel, momentem.Learnt(mass, step_size))"
         )
+    if type(sampler).__module__.startswith("blackjax"):
+        remedy = (
+            "BlackJAX's NUTS, tuned, is momentem.nuts(target); for another of its algorithms: "
+            "momentem.fixed(momentem.from_blackjax(algorithm, target), momentem.Learnt(mass, "
+            "step_size))"
+        )
     check_instance(Sampler, remedy, sampler=sampler)
     return sampler
 

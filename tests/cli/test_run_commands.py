@@ -11,6 +11,8 @@ import pytest
 from momentem import __version__, cli, load
 from momentem.cli.watch import open_server
 
+from browser import look_at, visit
+
 MODEL = """
 import jax.numpy as jnp
 import momentem as mt
@@ -80,6 +82,27 @@ def test_the_page_is_for_this_machine_only(run):
             assert caught.value.code == code
             caught.value.close()
         server.shutdown()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_browser_reads_the_page_of_a_run(run, is_whole, tmp_path, monkeypatch):
+    """One that is going loads itself again."""
+    pytest.importorskip("matplotlib")
+    trace = load(run / "first")
+    trace.attrs["is_interrupted"] = int(not is_whole)
+    monkeypatch.setattr("momentem.cli.watch.load_quietly", lambda folder: trace)
+    with open_server(run / "first", 0, 5.0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        text = urllib.request.urlopen(address, timeout=60).read().decode()
+        shown = visit(address, tmp_path) if is_whole else ""
+        server.shutdown()
+    assert ('http-equiv="refresh"' in text) != is_whole
+    assert ("4 chains of" in shown) == is_whole
+    for found in look_at(text, tmp_path):
+        assert found["errors"] == []
+        assert found["drawn"] == found["pictures"] > 0
+        assert found["width"] <= found["asked"]
 
 
 CASES = {

@@ -209,6 +209,10 @@ def test_loo_of_a_subsample(logistic):
 def test_data_are_in_the_trace_while_they_are_few(eight, logistic, monkeypatch):
     np.testing.assert_array_equal(eight[1]["observed_data"]["y"], Y)
     assert eight[1]["posterior"]["twice"].dims == ("chain", "draw", "school")
+    given = eight[1]["constant_data"]["sigma"]
+    np.testing.assert_array_equal(given, SIGMA)
+    assert given.dims == ("school",)
+    assert list(eight[1]["constant_data"].data_vars) == ["sigma"]  # y is observed
     data = logistic[1]["constant_data"]
     np.testing.assert_array_equal(data["data_0"], X)
     np.testing.assert_array_equal(data["data_1"], LABELS)
@@ -277,6 +281,16 @@ CASES = {
         ValueError,
         "y must be finite",
     ),
+    "a group": (
+        lambda t, trace: mt.plot(trace["posterior"]),
+        ValueError,
+        "got its group posterior",
+    ),
+    "a model": (
+        lambda t, trace: mt.predict(trace, schools, (X, LABELS)),
+        TypeError,
+        "give the target that momentem.from_numpyro made",
+    ),
     "too many": (
         lambda t, trace: mt.log_likelihood(trace, t),
         ValueError,
@@ -293,6 +307,28 @@ def test_errors_say_what_to_write(case, logistic, monkeypatch):
         monkeypatch.setattr("momentem.predictive.log_likelihoods.MOST_NUMBERS", 1000)
     with pytest.raises(kind, match=message):
         make(*logistic)
+
+
+def test_notes_say_what_new_data_are(eight, logistic):
+    with pytest.raises(ValueError, match="matmul") as caught:
+        mt.predict(logistic[1], law, (X[0], LABELS[0:3]))
+    assert any("row[None]" in note for note in caught.value.__notes__)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        mt.predict(eight[1], eight[0], {"sigma": np.ones((3, 5))})
+    assert any("a row per datum" in note for note in caught.value.__notes__)
+
+
+def test_scores_of_a_model_name_the_shape(eight):
+    with pytest.raises(ValueError, match=r"'y' of \(8,\), got \(3,\)"):
+        mt.scores(mt.predict(eight[1], eight[0]), Y[:3])
+
+
+def test_arguments_and_data_of_a_model():
+    with pytest.raises(TypeError, match=r"from_numpyro\(schools, sigma, y\)"):
+        mt.from_numpyro(schools)
+    target = mt.from_numpyro(schools, SIGMA, y=np.where(Y > 20, np.nan, Y))
+    with pytest.raises(ValueError, match=r"data 'y', which are nan at \[0\]"):
+        mt.sample(target, mt.hmc(target, 0.1, 1), num_draws=4)
 
 
 def test_targets_and_samplers_print_in_a_line(eight, logistic):

@@ -1,5 +1,9 @@
 """Pictures and reports: what is in them, what a browser makes of them, and their size."""
 
+import time
+import tracemalloc
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -97,3 +101,19 @@ def test_many_parameters_are_cut_and_thinned():
     assert "1,000 of 1,200 parameters" in text
     assert text.count("<tr><td>position[") == 1000
     assert len(text) < 5_000_000
+
+
+@pytest.mark.validate
+def test_a_report_of_a_large_run_needs_little_memory_and_time(tmp_path):
+    """10^5 draws of 1,000 parameters are 400 MB as float32. A run ten times as long needs as much
+    memory, because draws are thinned to fixed numbers, and a little more time."""
+    with jax.enable_x64(False):
+        target = mt.density(lambda x: -0.5 * x @ x, jnp.zeros(1000))
+        mt.sample(target, mt.hmc(target, 0.3, 4), 25_000, num_warmup=0, out=tmp_path / "run")
+    trace, begun = mt.load(tmp_path / "run"), time.perf_counter()
+    tracemalloc.start()
+    assert len(page(trace)) < 5_000_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 250e6
+    assert time.perf_counter() - begun < 120  # tracing doubles it

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from momentem.run import progress
@@ -38,13 +39,23 @@ def test_a_line_now_and_then_where_output_is_piped(monkeypatch, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
+def test_how_it_goes_so_far(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PIPE_SECONDS", -1.0)
+    rng = np.random.default_rng(0)
+    with Progress(1000, True) as bar:
+        bar.observe({"x": rng.normal(size=(500, 4))}, {"acceptance_rate": np.full((500, 4), 0.8)})
+        bar.advance(500, "draws", 2)
+    line = capsys.readouterr().err
+    assert "2 divergences, acceptance 0.80, R-hat 1.0" in line
+    assert "ESS " in line
+
+
 def test_silence_if_it_is_not_wanted(capsys):
     with Progress(10, False) as bar:
         bar.advance(10, "draws", 0)
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.validate
 def test_a_notebook_shows_progress_and_ends_clean(tmp_path):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")

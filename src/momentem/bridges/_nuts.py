@@ -62,7 +62,7 @@ def nuts(
     if isinstance(target, StochasticTarget):
         raise TypeError(
             "target must use all data in every gradient for NUTS, got a minibatch target; leave "
-            "out batch_size, or use momentem.sghmc_em(target)"
+            "out batch_size, or leave out the sampler: the default is made for minibatches"
         )
     try:
         import blackjax

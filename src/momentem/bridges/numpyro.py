@@ -5,6 +5,7 @@
 A model with a subsampled plate becomes a minibatch target: see subsample.py.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpyro.distributions import Delta
 from momentem.bridges import numpyro_model
 from momentem.bridges.foreign import Constants
 from momentem.bridges.numpyro_model import Site
-from momentem.bridges.numpyro_origin import merge_arguments, numpyro_origin
+from momentem.bridges.numpyro_origin import merge_arguments, numpyro_origin, with_constants
 from momentem.bridges.subsample import (
     Plate,
     find_subsampled_plate,
@@ -71,10 +72,28 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AnyTar
         ['scale', 'variance']
     """
     check_callable(model=model)
+    _check_arguments(model, args, kwargs)
     try:
-        return _build(_bind(model, args, kwargs, _is_array))
+        target = _build(_bind(model, args, kwargs, _is_array))
     except UNTRACEABLE:
-        return _build(_bind(model, args, kwargs, _is_nothing))
+        target = _build(_bind(model, args, kwargs, _is_nothing))
+    return target._replace(origin=with_constants(target.origin, model, args, kwargs))
+
+
+def _check_arguments(model: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that the model cannot be called with."""
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(model, "__name__", "model")
+        raise TypeError(
+            f"args must be the model's own, got a call with a {error}; write "
+            f"momentem.from_numpyro({', '.join([name, *signature.parameters])})"
+        ) from None
 
 
 def _build(model: Partial) -> AnyTarget:

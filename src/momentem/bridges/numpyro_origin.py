@@ -16,9 +16,9 @@ from momentem.bridges.foreign import Constants, usual_promotion
 from momentem.bridges.numpyro_model import Site
 from momentem.bridges.subsample import Plate, find_subsampled_plate, run_at, use_all_data
 from momentem.pytrees import Static
-from momentem.targets.origin import Labels, Origin
+from momentem.targets.origin import SMALL, Labels, Origin, name_leaves
 
-__all__ = ["numpyro_origin"]
+__all__ = ["merge_arguments", "numpyro_origin", "with_constants"]
 
 
 def numpyro_origin(
@@ -150,6 +150,39 @@ def merge_arguments(
         new_data.get(names[i], value) if i < len(names) else value for i, value in enumerate(args)
     )
     return merged, kwargs | {k: v for k, v in new_data.items() if k not in names}
+
+
+def with_constants(origin: Origin, model: Callable, args: tuple, kwargs: dict[str, Any]) -> Origin:
+    """Return the origin with the arrays that the model is given besides its data, by the names of
+    its arguments, if they are few. One with as many rows as the data shares their dimension."""
+    try:
+        named = inspect.signature(model).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return origin
+    arrays = {k: x for k, x in name_leaves(named).items() if _has_numbers(x)}
+    is_here = all(getattr(x, "is_fully_addressable", True) for x in arrays.values())
+    if not is_here or sum(x.size for x in arrays.values()) > SMALL:
+        return origin
+    seen, dims = origin.observed, dict(origin.labels.dims)
+    constant = {
+        name: array
+        for name, array in arrays.items()
+        if name not in seen and not any(_is_equal(array, other) for other in seen.values())
+    }
+    for name, array in constant.items():
+        alike = [n for n, x in seen.items() if n in dims and x.shape[:1] == array.shape[:1]]
+        if alike:
+            dims.setdefault(name, dims[alike[0]][:1])
+    return origin._replace(constant=constant, labels=Labels(dims, origin.labels.coords))
+
+
+def _has_numbers(value: Any) -> bool:
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    return kind in tuple("biufc") and value.ndim > 0
+
+
+def _is_equal(array: Any, other: Any) -> bool:
+    return array.shape == other.shape and np.array_equal(array, other)
 
 
 def _dims(sites: dict[str, Site]) -> dict[str, list[str]]:

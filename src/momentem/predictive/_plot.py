@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from momentem.checks import check_count
 from momentem.predictive.draws import check_posterior
 from momentem.predictive.panels import choose_scalars, marginal, panels, ranks
+from momentem.predictive.scalars import read_scalars
 from momentem.run.figures import new_figure
 from momentem.run.verdict import judge
 
@@ -35,8 +36,9 @@ def plot(trace: "xarray.DataTree", num_scalars: int = 4) -> Any:
     """
     check_posterior(trace)
     check_count(1, num_scalars=num_scalars)
-    scalars = choose_scalars(trace["posterior"].to_dataset(), num_scalars)
-    below = panels(trace)
+    known = read_scalars(trace, max(30, 2 * num_scalars))
+    scalars = choose_scalars(known, num_scalars)
+    below = panels(trace, known)
     columns = 4
     num_panels = 2 * len(scalars) + len(below)
     rows = -(-num_panels // columns)

@@ -69,6 +69,11 @@ class Prediction:
         """The number of data, or None for a model that has them in several shapes."""
         return self._source.num_data
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each variable of a model; of a function, it is not known before."""
+        return self._source.shapes
+
     def parts(self, seen: dict[str, Any] | None = None) -> Iterator[Part]:
         """Yield the predictions piece by piece, with the log density of data that were seen."""
         yield from self._source.parts(self._key, self._draws.parameters, seen)
@@ -205,7 +210,14 @@ def _predict_model(
         )
     draws = spaced_draws(trace, target, num_draws)
     labels = origin.labels if new_data is None else Labels(origin.labels.dims)
-    return Prediction(_Model(origin.generate(new_data)), draws, labels, seed)
+    try:
+        return Prediction(_Model(origin.generate(new_data)), draws, labels, seed)
+    except (TypeError, ValueError, IndexError) as error:
+        error.add_note(
+            "new_data replaces some of the model's arguments, and the others stay as they were: "
+            "give all that have a row per datum, e.g. {'x': new_x, 'group': new_group}."
+        )
+        raise
 
 
 class _Rows:
@@ -213,7 +225,7 @@ class _Rows:
 
     def __init__(self, function: Any, rows: Any, batch: int):
         self.function, self.rows, self.batch = function, rows, batch
-        self.num_data = count_rows(rows)
+        self.num_data, self.shapes = count_rows(rows), {}
 
     def kinds(self, key: Any, parameters: Any) -> dict[str, str]:
         """Return the kind of what is predicted."""
@@ -226,7 +238,20 @@ class _Rows:
         one = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (parameters, first)
         )
-        jax.eval_shape(look, *one)
+        try:
+            jax.eval_shape(look, *one)
+        except AssertionError as error:  # NumPyro's, of `sample` outside of its handlers
+            raise TypeError(
+                "model must be a function of (parameters, datum) or the target of a NumPyro model, "
+                "got one that draws by itself; give the target that momentem.from_numpyro made"
+            ) from error
+        except (TypeError, ValueError, IndexError) as error:
+            shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(one[1]))
+            error.add_note(
+                f"model was called with a datum of shape {shapes}: new_data must have a row per "
+                "datum, so that one alone is row[None]."
+            )
+            raise
         return {"y": found[0]}
 
     def parts(self, key: Any, parameters: Any, seen: dict[str, Any] | None) -> Iterator[Part]:
@@ -255,15 +280,15 @@ class _Model:
 
     def __init__(self, generate: Any):
         self.generate = generate
+        self.shapes: dict[str, tuple[int, ...]] = {}
 
     def kinds(self, key: Any, parameters: Any) -> dict[str, str]:
         """Return the kind of every observed site."""
         found: dict[str, str] = {}
 
         def look(key: Any, parameters: Any) -> None:
-            found.update(
-                {n: kind_of(law) for n, (law, _) in self.generate(key, parameters).items()}
-            )
+            for name, (law, value) in self.generate(key, parameters).items():
+                found[name], self.shapes[name] = kind_of(law), jnp.shape(value)
 
         jax.eval_shape(look, key, jax.tree.map(lambda leaf: leaf[0], parameters))
         return found

@@ -31,6 +31,11 @@ def check_posterior(trace: Any) -> None:
     from xarray import DataTree
 
     check_instance(DataTree, "give what momentem.sample returned", trace=trace)
+    if "posterior" not in trace.children and trace.parent is not None:
+        raise ValueError(
+            "trace must be the whole of what momentem.sample returned, got its group "
+            f"{trace.name}; leave out the brackets"
+        )
     if "posterior" not in trace.children or not trace["posterior"].sizes.get("draw"):
         raise ValueError(
             "trace must have posterior draws, got none: the run ended during its warm-up; resume "

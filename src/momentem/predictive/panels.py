@@ -1,54 +1,27 @@
 """The panels of which pictures of a trace are made. Each draws on one Matplotlib axis.
 
-A trace may be larger than memory: each panel reads a few scalars, and at most MOST_DRAWS evenly
-spaced draws of each chain.
+Those of parameters are made of scalars that were read before.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from momentem.predictive._predict import Prediction
+from momentem.predictive.laws import NUMBERS
+from momentem.predictive.scalars import Scalars, choose_scalars, thin
 from momentem.run.diagnostics import MAX_RHAT, MIN_ESS_PER_CHAIN
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["choose_scalars", "first_scalars", "marginal", "panels", "ranks", "thin"]
+__all__ = ["choose_scalars", "marginal", "panels", "predicted", "ranks"]
 
-MOST_DRAWS = 2000
 BINS = 20  # of ranks
+MOST_DATA = 200  # in a picture of predictions
 COLOURS = [f"C{i}" for i in range(10)]
-
-
-def thin(dataset: "xarray.Dataset", most: int = MOST_DRAWS) -> "xarray.Dataset":
-    """Return evenly spaced draws, at most so many of each chain."""
-    return dataset.isel(draw=slice(None, None, max(1, -(-dataset.sizes["draw"] // most))))
-
-
-def first_scalars(posterior: "xarray.Dataset", most: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield labels and draws (chain, draw) of the first scalars. Each variable is read once, and no
-    more of it than is needed, because a stored one is in many files."""
-    left = most
-    for name, array in posterior.data_vars.items():
-        if left <= 0:
-            return
-        if inner := array.dims[2:]:
-            others = array.size // (array.shape[0] * array.shape[1] * array.shape[2])
-            array = array.isel({inner[0]: slice(-(-left // max(1, others)))})
-        values = array.transpose("chain", "draw", ...).values
-        for place in islice(np.ndindex(*values.shape[2:]), left):
-            label = f"{name}[{', '.join(map(str, place))}]" if place else str(name)
-            yield label, values[(slice(None), slice(None), *place)]
-            left -= 1
-
-
-def choose_scalars(posterior: "xarray.Dataset", most: int) -> dict[str, np.ndarray]:
-    """Return thinned draws of the first scalars, without those that never move if others do."""
-    scalars = dict(first_scalars(thin(posterior), 2 * most))
-    moving = {label: draws for label, draws in scalars.items() if np.ptp(draws) > 0}
-    return dict(islice((moving or scalars).items(), most))
 
 
 def marginal(axis: Any, label: str, draws: np.ndarray) -> None:
@@ -67,7 +40,8 @@ def ranks(axis: Any, label: str, draws: np.ndarray) -> None:
         heights = np.histogram(values, edges)[0] / (draws.shape[1] / BINS)
         axis.stairs(heights, edges, color=COLOURS[chain % 10])
     axis.axhline(1, color="0.6", lw=0.8)
-    axis.set(title=f"ranks of {label}", ylim=(0, max(2, axis.get_ylim()[1])), xticks=[])
+    top = max(2, axis.get_ylim()[1])
+    axis.set(title=f"ranks of {label}", xlabel="flat is good", ylim=(0, top), xticks=[])
 
 
 def _energy(axis: Any, trace: "xarray.DataTree") -> None:
@@ -80,22 +54,23 @@ def _energy(axis: Any, trace: "xarray.DataTree") -> None:
     axis.legend(fontsize=7)
 
 
-def _convergence(axis: Any, trace: "xarray.DataTree") -> None:
+def _convergence(axis: Any, scalars: Scalars) -> None:
     import arviz_stats
     from arviz_base import dict_to_dataset
 
-    found = dict_to_dataset(choose_scalars(trace["posterior"].to_dataset(), 30))
+    chosen = choose_scalars(scalars, 30)
+    found = dict_to_dataset(chosen)
     with np.errstate(all="ignore"):
         sizes, rhats = (
             {str(k): float(v) for k, v in of(found).data_vars.items()}
             for of in (arviz_stats.ess, arviz_stats.rhat)
         )
     places = np.arange(len(sizes))
-    wanted = MIN_ESS_PER_CHAIN * trace["posterior"].sizes["chain"]
+    wanted = MIN_ESS_PER_CHAIN * len(next(iter(chosen.values())))
     bad = [rhats[name] > MAX_RHAT or sizes[name] < wanted for name in sizes]
     axis.barh(places, list(sizes.values()), color=["C3" if b else "C0" for b in bad])
     axis.axvline(wanted, color="k", ls=":", lw=1)
-    axis.set_yticks(places, list(sizes), fontsize=6)
+    axis.set_yticks(places, list(sizes), fontsize=9 if len(sizes) <= 10 else 6)
     axis.invert_yaxis()
     worst = max(rhats.values())
     axis.set_title(f"ESS (red: too low), R-hat ≤ {worst:.3f}")
@@ -104,16 +79,24 @@ def _convergence(axis: Any, trace: "xarray.DataTree") -> None:
 def _learning(axis: Any, trace: "xarray.DataTree") -> None:
     em = trace["em"].to_dataset()
     variances = em["inverse_mass_diagonal"].values[:, :20]
-    axis.plot(em["iteration"], variances**0.5, ".-", color="C0", lw=0.6)
+    label = "square root of M⁻¹'s diagonal"
+    lines = axis.plot(em["iteration"], variances**0.5, ".-", color="C0", lw=0.6)
+    lines[0].set_label(label)
     axis.plot(em["iteration"], em["step_size"], "s--", color="C1", label="step size")
     axis.set(title="learnt by M-steps", yscale="log", xlabel="iteration")
     axis.legend(fontsize=7)
 
 
-def _divergences(axis: Any, trace: "xarray.DataTree") -> None:
+def _is_divergent(trace: "xarray.DataTree", scalars: Scalars) -> np.ndarray:
+    """Return which of the draws that are shown diverged."""
+    shown = slice(None, None, scalars.every_shown)
+    return trace["sample_stats"].to_dataset()["diverging"].isel(draw=shown).values
+
+
+def _divergences(axis: Any, trace: "xarray.DataTree", scalars: Scalars) -> None:
     """Draw the pair of scalars in which divergent draws differ most from the others."""
-    is_divergent = thin(trace["sample_stats"].to_dataset()[["diverging"]])["diverging"].values
-    found = choose_scalars(trace["posterior"].to_dataset(), 30)
+    is_divergent = _is_divergent(trace, scalars)
+    found = choose_scalars(scalars, 30)
 
     def apart(draws: np.ndarray) -> float:
         here, there = draws[is_divergent], draws[~is_divergent]
@@ -131,17 +114,37 @@ def _divergences(axis: Any, trace: "xarray.DataTree") -> None:
     axis.set(title="divergences (red)", xlabel=order[0], ylabel=order[1])
 
 
-def panels(trace: "xarray.DataTree") -> dict[str, Callable[[Any], None]]:
+def panels(trace: "xarray.DataTree", scalars: Scalars) -> dict[str, Callable[[Any], None]]:
     """Return the panels that say how a run went, by name. Those without numbers are left out."""
     found: dict[str, Callable[[Any], None]] = {}
     stats = trace["sample_stats"].to_dataset() if "sample_stats" in trace.children else {}
     sizes = trace["posterior"].sizes
     if sizes["chain"] > 1 and sizes["draw"] >= 4:
-        found["convergence"] = lambda axis: _convergence(axis, trace)
+        found["convergence"] = partial(_convergence, scalars=scalars)
     if "energy" in stats and sizes["draw"] > 1 and np.isfinite(stats["energy"]).all():
-        found["energy"] = lambda axis: _energy(axis, trace)
+        found["energy"] = partial(_energy, trace=trace)
     if "em" in trace.children and trace["em"].sizes["m_step"]:
-        found["learning"] = lambda axis: _learning(axis, trace)
-    if "diverging" in stats and bool(thin(stats[["diverging"]])["diverging"].any()):
-        found["divergences"] = lambda axis: _divergences(axis, trace)
+        found["learning"] = partial(_learning, trace=trace)
+    if "diverging" in stats and _is_divergent(trace, scalars).any():
+        found["divergences"] = partial(_divergences, trace=trace, scalars=scalars)
     return found
+
+
+def _intervals(axis: Any, name: str, prediction: Prediction, y: Any) -> None:
+    """Draw means and intervals of data in their order, and what was seen."""
+    mean = prediction.mean[name].values.ravel()
+    low, high = prediction.interval(0.9)[name].values.reshape(-1, 2).T
+    places = np.arange(0, len(mean), max(1, -(-len(mean) // MOST_DATA)))
+    axis.vlines(places, low[places], high[places], color="C0", alpha=0.4, label="90 %")
+    axis.plot(places, mean[places], ".", color="C0", label="mean")
+    if y is not None:
+        seen = np.asarray(y[name] if isinstance(y, dict) else y).ravel()
+        axis.plot(places, seen[places], "x", color="C1", ms=4, label="seen")
+    axis.set(title=f"predictions of {name}", xlabel="datum")
+    axis.legend(fontsize=7)
+
+
+def predicted(prediction: Prediction, y: Any) -> dict[str, Callable[[Any], None]]:
+    """Return the panels of predictions, by variable. Only numbers have intervals to draw."""
+    names = [name for name, kind in prediction.kinds.items() if kind == NUMBERS]
+    return {n: partial(_intervals, name=n, prediction=prediction, y=y) for n in names}

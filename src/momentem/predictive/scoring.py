@@ -61,6 +61,11 @@ def scores(prediction: Prediction, y: Any) -> "pandas.DataFrame":
                 f"y must have a row for each of the {prediction.num_data} data that were "
                 f"predicted, got {len(values)}"
             )
+        if (shape := prediction.shapes.get(name, values.shape)) != values.shape:
+            raise ValueError(
+                f"y must have the shape of what was predicted, {name!r} of {shape}, got "
+                f"{values.shape}"
+            )
     pieces: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in seen}
     for part in prediction.parts(seen):
         for name, values in seen.items():

@@ -31,9 +31,10 @@ LEAST_SHARE = 0.3  # E-BFMI, as in Stan
 LEAST_DRAWS = 400  # for what is estimated from tails
 LONG_STAY = 0.05  # of a chain's draws
 Draws = Float[np.ndarray, "chains draws"]
+Heights = Float[np.ndarray, "chains rows"]  # more than draws, where those are thinned
 
 
-def places(name: str, draws: Draws, heights: Draws | None) -> str:
+def places(name: str, draws: Draws, heights: Heights | None) -> str:
     """Say which chains are apart in one number, and how high their log densities are."""
     means, within = draws.mean(axis=1), np.sqrt(draws.var(axis=1).mean())
     order = np.argsort(means)

@@ -47,11 +47,11 @@ class Convergence(NamedTuple):
 def summary(trace: "xarray.DataTree", **options: Any) -> Any:
     """Return mean, sd, interval, ESS, R-hat and MCSE of every parameter, as a pandas DataFrame.
 
-    It is ArviZ's summary.
+    It is ArviZ's summary, with four digits of every number, however small.
 
     Args:
         trace: what `sample` returned.
-        **options: as for `arviz_stats.summary`.
+        **options: as for `arviz_stats.summary`; with `round_to`, it rounds.
 
     Examples:
         >>> import momentem as mt
@@ -67,7 +67,10 @@ def summary(trace: "xarray.DataTree", **options: Any) -> Any:
         )
     import arviz_stats
 
-    return arviz_stats.summary(trace, **options)
+    if "round_to" in options:
+        return arviz_stats.summary(trace, **options)
+    found: Any = arviz_stats.summary(trace, **{"round_to": "none", **options})
+    return found.map(lambda value: float(f"{value:.4g}"), na_action="ignore")
 
 
 def warn_of_trouble(

@@ -357,6 +357,7 @@ def _run(
         kept = slice(plan.thin - 1 - unkept, None, plan.thin) if every == 1 else slice(len(rows))
         record = Record({name: x[kept] for name, x in parameters.items()}, stats, learning)
         sink.extend(Chunk(first, iterations, record, sampler.learnt(state), here, troubles))
+        bar.observe(record.parameters if here.is_frozen else {}, stats)
         bar.advance(iterations, label, troubles.diverging.times)
         num_diverging += troubles.diverging.times
         num_steps += record.stats["diverging"].size

@@ -8,7 +8,12 @@ because a sampler that has settled ends warm-up early.
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from momentem.run.so_far import SoFar
 
 __all__ = ["Progress", "describe_progress"]
 
@@ -22,6 +27,7 @@ class Progress:
     def __init__(self, total: int, is_wanted: bool):
         self._total, self._done, self._divergences = total, 0, 0
         self._label, self._begun, self._before = "compiling", time.monotonic(), 0
+        self._so_far, self._acceptance = SoFar(), np.nan
         self._display = _choose_display(total) if is_wanted else None
 
     def __enter__(self) -> "Progress":
@@ -42,9 +48,25 @@ class Progress:
         if self._display is not None:
             self._display.show(self._text(), self._done)
 
+    def observe(
+        self, parameters: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]
+    ) -> None:
+        """Look at draws (draw, chain, …) and statistics, if someone sees it."""
+        if self._display is None:
+            return
+        self._so_far.extend(parameters)
+        if "acceptance_rate" in stats and stats["acceptance_rate"].size:
+            self._acceptance = float(stats["acceptance_rate"].mean())
+
     def _text(self) -> str:
         speed = (self._done - self._before) / max(1e-9, time.monotonic() - self._begun)
-        return describe_progress(self._label, self._done, self._total, speed, self._divergences)
+        text = describe_progress(self._label, self._done, self._total, speed, self._divergences)
+        if np.isfinite(self._acceptance):
+            text += f", acceptance {self._acceptance:.2f}"
+        found = self._so_far.estimates()
+        if found is not None:
+            text += f", R-hat {found[0]:.2f}, ESS {found[1]:,.0f}"
+        return text
 
 
 def describe_progress(label: str, done: int, total: int, speed: float, divergences: int) -> str:
@@ -86,7 +108,7 @@ class _Terminal:
         from rich.console import Console
 
         # a refresh takes a millisecond, and a chunk a quarter of a second
-        columns = progress.BarColumn(bar_width=24), progress.TextColumn("{task.description}")
+        columns = progress.BarColumn(bar_width=12), progress.TextColumn("{task.description}")
         console = Console(stderr=True)
         self._bar = progress.Progress(*columns, console=console, refresh_per_second=2)
         self._task = self._bar.add_task("compiling", total=total)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool
 
 from momentem.checks import check_between, check_count
 from momentem.targets._minibatch import AnyTarget
+from momentem.targets.origin import small_data
 from momentem.targets.parameters import parameter_names
 from momentem.types import Flag, PRNGKey, Scalar, Vector, Vectors
 from momentem.xla.compile import bounded, program, shapes_of
@@ -131,6 +132,15 @@ def _check_support(target: AnyTarget, chain: int, given: Any, vector: Vector) ->
             )
 
 
+def _blame_data(target: AnyTarget) -> str:
+    """Say which of the data of a model are not finite."""
+    for name, values in small_data(target.origin).get("observed_data", {}).items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            place = np.argwhere(~np.isfinite(values))[0].tolist()
+            return f"data {name!r}, which are {values[tuple(place)]} at {place}; and at "
+    return ""
+
+
 def check_start(target: AnyTarget, position: Vector) -> None:
     """Refuse a position where the density or its gradient is not finite. The error names the
     parameter and its value."""
@@ -152,6 +162,7 @@ def check_start(target: AnyTarget, position: Vector) -> None:
     shown = "; ".join(
         f"{name} = {theta} (gradient {slope})" for name, theta, slope, _ in blamed[:5]
     )
+    shown = _blame_data(target) + shown
     more = f" and {len(blamed) - 5} more" if len(blamed) > 5 else ""
     raise ValueError(
         f"a start must have a finite log density and gradient, got log density {value} at "

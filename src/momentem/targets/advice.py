@@ -46,4 +46,7 @@ def call_or_explain(name: str, function: Callable, *arguments: Any) -> Any:
                 f"A datum is a dict here, with the keys {sorted(map(str, datum))}: in {name}, read "
                 f"datum[{sorted(map(str, datum))[0]!r}]."
             )
+        elif len(arguments) == 2:
+            shapes = jax.tree.map(lambda leaf: leaf.shape, arguments[1])
+            error.add_note(f"{name} is of one datum, which has the shape {shapes} here.")
         raise

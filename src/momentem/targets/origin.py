@@ -17,7 +17,7 @@ from momentem.targets.streams import Window
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Labels", "Origin", "label_data", "rows_origin", "small_data"]
+__all__ = ["SMALL", "Labels", "Origin", "label_data", "name_leaves", "rows_origin", "small_data"]
 
 SMALL = 10**6  # numbers: data with more are left out of a trace
 
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
 def rows_origin(log_likelihood: Callable[..., Any], data: Any, num_rows: int) -> Origin:
     """Return the origin of a target that has the likelihood of one datum, and rows of data."""
     return Origin(
-        Partial(_terms, log_likelihood), data, Static(num_rows), {}, _by_name(data), Labels()
+        Partial(_terms, log_likelihood), data, Static(num_rows), {}, _own_names(data), Labels()
     )
 
 
@@ -78,10 +78,13 @@ def _terms(log_likelihood: Callable, parameters: Any, rows: Any) -> dict[str, An
     return {"datum": jax.vmap(log_likelihood, in_axes=(None, 0))(parameters, rows)}
 
 
-def _by_name(data: Any) -> dict[str, Any]:
-    """Return the leaves of data by their paths, or nothing if only a window of them is at hand."""
-    if isinstance(data, Window):
-        return {}
+def _own_names(data: Any) -> dict[str, Any]:
+    """Return the leaves of data by name, or nothing if only a window of them is at hand."""
+    return {} if isinstance(data, Window) else name_leaves(data)
+
+
+def name_leaves(data: Any) -> dict[str, Any]:
+    """Return the leaves of a pytree by their paths."""
     found = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]:
         name = jax.tree_util.keystr(path, simple=True, separator="_")

@@ -40,7 +40,8 @@ class StoredArray(BackendArray):
             first = upwards.start + passed * upwards.step - begin
             last = min(upwards.stop - begin, rows)
             if first < last:
-                array = segment.read(self._name)[first : last : upwards.step].swapaxes(0, 1)
+                some = range(first, last, upwards.step)
+                array = segment.read_rows(self._name, some).swapaxes(0, 1)
                 pieces.append(np.array(array[others]))  # a view would keep the whole array alive
             begin += rows
         axis = 1 if isinstance(chains, slice) else 0

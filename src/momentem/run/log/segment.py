@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from momentem.files import check_file, digest_of, hash_file, parse_table, publish
+from momentem.run.log.rows import read_rows
 
 __all__ = ["Segment", "SegmentError", "inspect", "list_segments", "write_segment"]
 
@@ -47,6 +48,14 @@ class Segment(NamedTuple):
             with safe_open(self.path, framework="np", backend="pread") as file:
                 return file.get_tensor(name)
         except (SafetensorError, OSError) as error:
+            raise SegmentError(f"segment {self.path} can no longer be read: {error}") from error
+
+    def read_rows(self, name: str, rows: range) -> np.ndarray:
+        """Read rows of one of its arrays."""
+        dtype, (_, *shape) = self.forms[name]
+        try:
+            return read_rows(self.path, name, np.dtype(dtype), tuple(shape), rows)
+        except (KeyError, ValueError, OSError) as error:
             raise SegmentError(f"segment {self.path} can no longer be read: {error}") from error
 
 
