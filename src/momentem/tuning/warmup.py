@@ -187,7 +187,7 @@ def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> 
     num_chains, dim = positions.shape
     if dim > DENSE:
         none = jnp.zeros(num_chains, int)
-        return positions, None, {"way_in_gradients": none, "way_in_is_flat": none == 1}
+        return positions, None, _entered(none, none, none == 1)
 
     def evaluate(key: PRNGKey, position: Any) -> tuple[Scalar, Any]:
         state = kernel.init(key, position, learnt)
@@ -199,8 +199,16 @@ def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> 
 
     places = over_chains(climb, (jax.random.split(key, num_chains), positions))
     places = way_in.leave_behind(places)
-    entered = {"way_in_gradients": places.num_gradients, "way_in_is_flat": places.is_flat}
+    entered = _entered(places.num_gradients, places.num_not_finite, places.is_flat)
     return places.position, way_in.pool_roots(places.root), entered
+
+
+def _entered(num_gradients: Array, num_not_finite: Array, is_flat: Array) -> dict[str, Array]:
+    return {
+        "way_in_gradients": num_gradients,
+        "way_in_not_finite": num_not_finite,
+        "way_in_is_flat": is_flat,
+    }
 
 
 def _mass_from_starts(mass: Any, positions: Vectors, scores: Vectors) -> Any:
