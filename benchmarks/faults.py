@@ -17,6 +17,7 @@ What is bad is data (`injections`), so one compiled program serves all faults of
 import re
 import sys
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ import injections
 import kills
 import momentem as mt
 
-SIZES = {"num_draws": 200, "num_warmup": 400, "num_chains": 3, "progress": False}
+SIZES: dict[str, Any] = {"num_draws": 200, "num_warmup": 400, "num_chains": 3, "progress": False}
 FAR = np.array([[0.0, 0.0], [40.0, 0.0], [0.1, 0.0]])
 
 

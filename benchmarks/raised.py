@@ -15,6 +15,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ from momentem.run import loop
 from momentem.run.log import write as store
 
 WORDS = "the simulator is gone"
-SIZES = faults.SIZES | {"num_warmup": 200, "num_chains": 2}
+SIZES: dict[str, Any] = faults.SIZES | {"num_warmup": 200, "num_chains": 2}
 SHARES = {"start": 0.0, "way in": 0.02, "warm-up": 0.3, "draws": 0.9}  # of all calls
 
 
@@ -87,7 +88,13 @@ def topics_script(simulator):
         jax.tree_util.Partial(lambda key, lines, r: solve(key, lines, r + called(r[0])))
     )
     model = make_model(12, 3, frequencies=documents.frequencies())
-    sizes = {"num_steps": 2, "num_warmup": 40, "num_draws": 40, "thin": 2, "batch_size": 10}
+    sizes: dict[str, Any] = {
+        "num_steps": 2,
+        "num_warmup": 40,
+        "num_draws": 40,
+        "thin": 2,
+        "batch_size": 10,
+    }
 
     def script(out=None):
         run = fit(
@@ -108,7 +115,7 @@ def script_of(sampler, simulator):
     moving = make(target)
 
     def script(out=None):
-        trace = mt.sample(target, moving, **SIZES, out=out, resume=out is not None)
+        trace: Any = mt.sample(target, moving, **SIZES, out=out, resume=out is not None)
         draws = [
             trace[g][n].values for g in ("posterior", "sample_stats") for n in sorted(trace[g])
         ]
