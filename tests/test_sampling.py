@@ -196,7 +196,10 @@ def test_an_interrupt_of_what_ends_a_run_loses_nothing(monkeypatch):
         return f"momentem.run.{name}", interrupted
 
     parts = {
-        "diagnostics.convergence": (diagnostics.convergence, "interrupted while .* judged"),
+        "diagnostics.convergence": (
+            diagnostics.convergence,
+            "without a judgement.*KeyboardInterrupt",
+        ),
         "diagnostics.warn_of_trouble": (diagnostics.warn_of_trouble, None),
         "in_memory.Memory.trace": (Memory.trace, None),
     }
@@ -207,6 +210,15 @@ def test_an_interrupt_of_what_ends_a_run_loses_nothing(monkeypatch):
             with expected:
                 trace = mt.sample(target, sampler, 500)
         assert trace["posterior"].equals(whole["posterior"])
+
+
+def test_an_error_of_the_judge_loses_no_draws(monkeypatch):
+    def full(*args, **options):
+        raise MemoryError("no room for R-hat")
+
+    monkeypatch.setattr(diagnostics, "_choose_scalars", full)
+    with pytest.warns(mt.SamplingWarning, match="without a judgement.*MemoryError no room for"):
+        assert draw()["posterior"].sizes["draw"] == 50
 
 
 def test_warm_up_and_draws_use_different_keys():

@@ -332,14 +332,18 @@ def run_to_end(
                 if not _is_worth_returning(sink, plan):
                     raise
                 failure = error
-            trace = _insist(lambda: _with_data(sink.trace(), target))
+            trace = _insist(sink.trace)
             try:
+                _add_data(trace, target)
                 found = convergence(trace) if is_judged and is_first() else None
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, Exception) as error:
                 if jax.process_count() > 1:  # the others wait
                     raise
                 is_judged = False
-                warn("interrupted while the draws were judged: R-hat and ESS are not known")
+                warn(
+                    "the draws are returned without a judgement, and R-hat and ESS are not known: "
+                    f"{type(error).__name__} {error}"
+                )
                 break
             is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
             if is_last or not agree(int(is_short(found))):
@@ -375,14 +379,13 @@ def _insist(work: Callable[[], Any]) -> Any:
         return work()
 
 
-def _with_data(trace: "xarray.DataTree", target: AnyTarget) -> "xarray.DataTree":
-    """Return the trace with the model's data, if they are few, in ArviZ's groups."""
+def _add_data(trace: "xarray.DataTree", target: AnyTarget) -> None:
+    """Add the model's data to the trace, if they are few, in ArviZ's groups."""
     from xarray import DataTree
 
     labels = Labels() if target.origin is None else target.origin.labels
     for group, arrays in small_data(target.origin).items():
         trace[group] = DataTree(label_data(arrays, labels))
-    return trace
 
 
 def _is_worth_returning(sink: Sink, plan: Plan) -> bool:
