@@ -340,30 +340,26 @@ def main():
     table = Table(*COLUMNS, title=f"Reliability (seed {given.seed})")
     is_right = True
     for name in given.only or CHECKS:
-        rows = [Row(*row) for row in shown(CHECKS[name](given))]
-        for row in rows:
-            table.add_row(*row.cells())
-            is_right &= row.holds
-        if given.page is not None:
-            write_page(given.page, name, rows)
+        rows = []
+        for row in CHECKS[name](given):
+            rows.append(Row(*row))
+            print(": ".join(cell for cell in rows[-1].cells() if cell), flush=True)
+            table.add_row(*rows[-1].cells())
+            is_right &= rows[-1].holds
+            if given.page is not None:
+                write_page(given.page, name, rows)
     Console(width=160).print(table)
     return 0 if is_right else 1
 
 
-def shown(rows):
-    """Yield rows, and print each when it is there."""
-    for row in rows:
-        print(": ".join(cell for cell in Row(*row).cells() if cell), flush=True)
-        yield row
-
-
 def write_page(path, check, rows):
-    """Put the rows of a check into the table of a page, in the place of those of its last run."""
+    """Put the rows of a check so far into the table of a page, in the place of those figures."""
     before, _, rest = path.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     head = ["check", *COLUMNS]
     lines = [line for line in rest.partition(END)[0].splitlines() if line.startswith("| `")]
-    lines = [line for line in lines if not line.startswith(f"| `{check}`")]
+    again = tuple(f"| `{check}` | {row.figure} |" for row in rows)
+    lines = [line for line in lines if not line.startswith(again)]
     lines += ["| " + " | ".join((f"`{check}`", *row.cells())) + " |" for row in rows]
     order = [f"| `{name}`" for name in CHECKS]
     lines.sort(key=lambda line: next(i for i, each in enumerate(order) if line.startswith(each)))
