@@ -25,7 +25,8 @@ import kills
 import momentem as mt
 
 NUM_THREADS = 8
-MOST_SECONDS = 60.0
+MOST_SECONDS = 60.0  # that a forked child may take
+MOST_RUN = 300.0  # that a run may take
 
 
 def draw(scale, out=None):
@@ -104,7 +105,8 @@ def worker(folder):
 def interrupted(folder, num_tries, seed):
     """Return the number of interrupts, of those that a run did not survive, and of runs that had
     other bits in the end."""
-    rng, folder = random.Random(seed), Path(folder)
+    rng, folder = random.Random(seed), Path(folder) / "interrupted"
+    folder.mkdir()
 
     def run(name, seconds=None):
         command = [sys.executable, __file__, str(folder / name)]
@@ -116,7 +118,7 @@ def interrupted(folder, num_tries, seed):
             time.sleep(seconds)
             process.send_signal(signal.SIGINT)
         try:
-            text = process.communicate(timeout=MOST_SECONDS)[0]
+            text = process.communicate(timeout=MOST_RUN)[0]
         except subprocess.TimeoutExpired:
             process.kill()
             text = process.communicate()[0]
@@ -124,6 +126,7 @@ def interrupted(folder, num_tries, seed):
 
     run("first")  # compiles
     _, whole, seconds = run("whole")
+    assert len(whole) == 2, "the run that nobody interrupts must end"
     lost = other = 0
     for i in range(num_tries):
         # the first seconds are those in which it traces, and loads its programs
