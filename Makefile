@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 # A second environment, with the oldest versions that pyproject.toml allows.
 MINIMUM_VENV := .venv-minimum
 MINIMUM_READY := $(MINIMUM_VENV)/.ready
+
+AUDIT_VENV := .venv-audit
 # tests/test_dependencies.py imports every module; the others use what the dependencies are for. Long statistical
 # tests and the documentation's pages say little of versions.
 MINIMUM_TESTS := $(addprefix tests/,test_dependencies.py test_sampling.py run targets masses devices reproduce cli \
@@ -26,11 +28,14 @@ define get_browser
 fi
 endef
 
-.PHONY: demo test test-minimum validate bench reliability reproduce lint docs clean
+.PHONY: demo test test-minimum validate bench reliability reproduce lint docs lock audit build sbom clean
 
+# Wheels of the lock alone, each with its SHA-256; then the project itself, which needs nothing more.
+PIP := -m pip --disable-pip-version-check install --quiet
 $(READY): pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements-dev.txt --editable '.[dev]'
+	$(BIN)/python $(PIP) --require-hashes --only-binary :all: --requirement requirements-dev.txt
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation --no-index --editable .
 	touch $(READY)
 
 $(MINIMUM_READY): pyproject.toml requirements-minimum.txt
@@ -56,13 +61,14 @@ validate: $(READY)  ## the long statistical checks
 bench: $(READY)  ## every benchmark, one after the other
 	for script in hmc_overhead mass_learning stochastic_overhead stochastic_headline riemannian topics_speed topics_scale out_of_core race; do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
-reliability: $(READY)  ## crashes, mutated files, kills, memory, NaN, hostile files, overhead and lost processes, counted; 40 minutes and 9 GB of disk
-	$(BIN)/python benchmarks/reliability.py
+reliability: $(READY)  ## crashes, mutated files, kills, memory, NaN, exceptions, threads, hostile files, overhead and lost processes, counted; 90 minutes and 9 GB of disk
+	$(BIN)/python benchmarks/reliability.py --page docs/durable.md
 
 reproduce: $(READY)  ## the paper's tables, in full, into tables/
 	$(BIN)/momentem reproduce all --out tables
 
-lint: $(READY)  ## format, lint, types
+lint: $(READY)  ## format, lint, types, and that pins, pyproject.toml and environment agree
+	$(BIN)/python tools/check_lock.py
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
@@ -70,5 +76,20 @@ lint: $(READY)  ## format, lint, types
 docs: $(READY)  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
+lock: $(READY)  ## the versions and hashes of requirements-dev.txt again; UPGRADE="--upgrade ruff" for newer ones
+	$(BIN)/python tools/lock.py $(UPGRADE)
+
+# --strict: what could not be looked up is a failure, not a pass
+audit:  ## known vulnerabilities of what is pinned; needs the network
+	$(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/python $(PIP) pip-audit==2.10.1
+	$(AUDIT_VENV)/bin/pip-audit --strict --require-hashes --disable-pip --requirement requirements-dev.txt
+
+build: $(READY) sbom  ## wheel, source and bill of materials, into dist/
+	$(BIN)/python -m build --no-isolation
+
+sbom: $(READY)  ## software bill of materials (CycloneDX), into dist/
+	$(BIN)/python tools/sbom.py dist/momentem.cdx.json
+
 clean:
-	rm -rf $(VENV) $(MINIMUM_VENV) site demo dist tables
+	rm -rf $(VENV) $(MINIMUM_VENV) $(AUDIT_VENV) site demo dist tables

@@ -122,6 +122,19 @@ def hmc_run():
     return lambda out: mt.sample(target, sampler, 8, 3, 2, out=out, resume=True, progress=False)
 
 
+def longer_run():
+    """Return a script that asks for more draws when it has those that it asked for first."""
+    target = mt.density(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2))
+    sampler = mt.hmc(target, 0.5, 3)
+
+    def script(out):
+        if not (Path(out) / "manifest.json").exists():
+            mt.sample(target, sampler, 8, 3, 2, out=out, resume=True, progress=False)
+        return mt.sample(target, sampler, 16, 3, 2, out=out, resume=True, progress=False)
+
+    return script
+
+
 def minibatch_run():
     target = kills.regression(20)
     sampler = mt.sgnht_em(target, num_steps=5)
@@ -161,6 +174,7 @@ def topics_run():
 
 CASES = {
     "hmc": hmc_run,
+    "more draws": longer_run,
     "default": default_run,
     "minibatches": minibatch_run,
     "stream": stream_run,

@@ -40,23 +40,27 @@ def log_prior(p):
 
 
 def log_likelihood(p, datum):
-    """Return that of a normal mean. Above a bound of x[0], value or gradient is made bad."""
-    y, bound, value_code, gradient_code = datum
-    is_bad = p["x"][0] > bound
+    """Return that of a normal mean. Where x[0] is between bounds, value or gradient is made bad."""
+    y, low, high, value_code, gradient_code = datum
+    is_bad = (p["x"][0] > low) & (p["x"][0] < high)
     bad = chosen(is_bad, value_code) + tilted(p["x"][0], chosen(is_bad, gradient_code))
     return -0.5 * jnp.sum((y - p["x"]) ** 2) / 50 + bad
 
 
-def target(where, code, bound, batch_size=None):
-    """Return a target of fifty data, with posterior mean 0 and standard deviation 1. A bad gradient
-    comes from one datum alone, a bad value from all."""
-    y = np.zeros((50, 2))
-    bounds, values, gradients = np.full(50, float(bound)), np.zeros(50, int), np.zeros(50, int)
+def target(where, code, bounds, batch_size=None):
+    """Return a target of fifty data, with posterior mean 0 and standard deviation 1, that is bad
+    where x[0] is between bounds, or above one. A bad gradient comes from one datum alone, a bad
+    value from all."""
+    low, high = bounds if isinstance(bounds, tuple) else (bounds, np.inf)
+    y = np.random.default_rng(0).normal(size=(50, 2))
+    y = 50**0.5 * (y - y.mean(0)) / y.std(0)  # what gradients differ by is the Fisher information
+    lows, highs = np.full(50, float(low)), np.full(50, min(float(high), 1e300))
+    values, gradients = np.zeros(50, int), np.zeros(50, int)
     if where == "value":
         values[:] = code
     else:
         gradients[7] = code
-    data = (y, bounds, values, gradients)
+    data = (y, lows, highs, values, gradients)
     initial = {"x": jnp.zeros(2)}
     if batch_size is None:
         return mt.dataset(log_prior, log_likelihood, data, initial)
@@ -140,15 +144,23 @@ def cases():
 
 def answer(inject):
     """Return what a run reports: its error, or its warnings and counts; empty if it is silent."""
+    return answer_and_trace(inject)[0]
+
+
+def answer_and_trace(inject):
+    """Return what a run reports, and its trace if there is one."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", mt.SamplingWarning)
         try:
             trace = inject()
         except ValueError as error:
-            return f"error: {error}"
+            return f"error: {error}", None
     told = [str(w.message) for w in caught if issubclass(w.category, mt.SamplingWarning)]
     # not those that merely say that draws are few, or that a chunk is bad
     told = [text for text in told if "draws diverged" in text or "not finite" in text]
     if counted := trace.attrs["num_warmup_divergences"]:
         told.append(f"{counted} divergences in warm-up, {trace.attrs['first_divergence']}")
-    return "; ".join(told)
+    em = trace["em"].to_dataset() if "em" in trace.children else {}
+    if "way_in_not_finite" in em and (met := em["way_in_not_finite"].values[:1]).any():
+        told.append(f"gradients on the way in that were not finite, by chain: {met[0].tolist()}")
+    return "; ".join(told), trace

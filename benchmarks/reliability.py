@@ -1,7 +1,8 @@
 """Reliability in figures: one command prints the table.
 
-python benchmarks/reliability.py                 all of it, about 40 minutes and 9 GB of disk
+python benchmarks/reliability.py                 all of it, about 90 minutes and 9 GB of disk
 python benchmarks/reliability.py --only memory --draws 1000000
+python benchmarks/reliability.py --page docs/durable.md     and writes it into the page
 
 crashes     a crash, and a full disk, at every mkdir, creation, write, sync and rename of a run, of
             five kinds of run; started again to the same bits
@@ -9,7 +10,11 @@ mutations   files of all formats that are read, mutated: refused, told of, or th
 kills       SIGKILL at random times of HMC-EM, SGNHT-EM and SG-NPHMC-EM (minibatches), resumed;
             SHA-256 of all draws, statistics and M-steps against a run that was not killed
 memory      10^7 draws of 100 numbers, streamed: peak memory above that of a run of 5,000
-injections  NaN and infinities in value, gradient and data, at the start, in warm-up, at a draw
+injections  NaN and infinities in value, gradient and data, at the start, on the way in, in warm-up,
+            at a draw, in one chain, of every sampler
+exceptions  raised by the model's Python, in the same places, of every sampler
+concurrency eight threads, spawned and forked processes, Ctrl-C
+soak        many calls in one process
 hostile     files that were cut, changed or made to harm
 overhead    what out= and the progress bar cost, medians of interleaved rounds, and their bits
 devices     two processes: one killed, stopped or stuck, and the launcher, launched again; draws by
@@ -18,6 +23,7 @@ devices     two processes: one killed, stopped or stuck, and the launcher, launc
 
 import argparse
 import contextlib
+import logging
 import os
 import re
 import resource
@@ -27,7 +33,9 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,17 +43,40 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import concurrency
 import crash_points
+import faults
 import hostile_files
 import injections
 import kills
 import lost_peers
 import momentem as mt
 import mutated_files
+import raised
+import soak
 from momentem.reproduce.timing import ratio, time_interleaved
 
 MAX_GROWTH = 300e6  # bytes, of the streamed run
 MAX_LOG, MAX_BAR = 0.03, 0.02
+COLUMNS = ("figure", "tries", "survived", "lost", "silent", "found", "holds")
+BEGIN, END = "<!-- scoreboard: make reliability writes it -->", "<!-- end of the scoreboard -->"
+
+
+class Row(NamedTuple):
+    """A figure of the scoreboard."""
+
+    figure: str
+    found: str
+    holds: bool
+    tries: Any = ""  # with numbers, of which some may be lost, and some silent
+    lost: Any = ""
+    silent: Any = ""
+
+    def cells(self):
+        """Return what the table shows."""
+        survived = "" if self.tries == "" else self.tries - self.lost - self.silent
+        numbers = (self.tries, survived, self.lost, self.silent)
+        return self.figure, *map(str, numbers), self.found, "yes" if self.holds else "NO"
 
 
 def check_crashes(given):
@@ -53,22 +84,17 @@ def check_crashes(given):
         for failure, is_full in (("crash", False), ("full disk", True)):
             with tempfile.TemporaryDirectory(dir=given.folder) as folder:
                 tried, bad = crash_points.trials(name, folder, is_full)
-            yield (
-                f"{failure} at every point, {name}",
-                f"{tried} points, lost or other bits {len(bad)} {bad or ''}",
-                not bad,
-            )
+            figure = f"{failure} at every point, {name}"
+            yield Row(figure, str(bad or "the same bits"), not bad, tried, len(bad), 0)
 
 
 def check_mutations(given):
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for name, answers, bad in mutated_files.trials(given.mutations, folder, given.seed):
             counts = ", ".join(f"{answer} {times}" for answer, times in sorted(answers.items()))
-            yield (
-                f"mutated files, {name}",
-                f"{sum(answers.values())}: {counts} {bad or ''}",
-                not bad,
-            )
+            found = f"{counts} {bad or ''}".strip()
+            tries = sum(answers.values())
+            yield Row(f"mutated files, {name}", found, not bad, tries, 0, len(bad))
 
 
 def check_kills(given):
@@ -77,11 +103,13 @@ def check_kills(given):
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             found = kills.trials(name, share, Path(folder), given.seed)
         is_right = found["right"] == found["runs"] and not found["torn"] and found["lost"] <= 1
-        yield (
+        bad = found["runs"] - found["right"] + found["torn"]
+        yield Row(
             f"kill -9, {name}",
-            f"{found['kills']} kills of {found['runs']} runs: {found['right']} of {found['runs']} "
-            f"resumed to the same bits, {found['torn']} torn, at most {found['lost']} segment lost",
+            f"{found['right']} of {found['runs']} runs resumed to the same bits, {found['torn']} "
+            f"torn, at most {found['lost']} segment drawn again",
             is_right,
+            *(found["kills"], bad, 0),
         )
 
 
@@ -124,7 +152,52 @@ def check_injections(given):
     for name, (inject, pattern) in cases.items():
         if not re.search(pattern, injections.answer(inject)):
             bad.append(name)
-    yield "NaN injections", f"{len(cases)}, silent or vague {len(bad)} {bad or ''}", not bad
+    found = str(bad or "each named by chain, iteration or row")
+    yield Row("NaN, where and when", found, not bad, len(cases), 0, len(bad))
+    for sampler in faults.SAMPLERS:
+        kinds = Counter(kind for _, _, kind in faults.trials(sampler))
+        bad = kinds["SILENT"] + kinds["SPURIOUS"]
+        found = ", ".join(f"{kind} {times}" for kind, times in sorted(kinds.items()))
+        tries = sum(kinds.values())
+        yield Row(f"NaN and infinities, {sampler}", found, not bad, tries, 0, bad)
+
+
+def check_exceptions(given):
+    with raised.small_chunks():
+        for sampler in raised.NAMES:
+            found = dict(raised.trials(sampler))
+            bad = {name: wrong for name, wrong in found.items() if wrong}
+            silent = sum(wrong.startswith("SILENT") for wrong in bad.values())
+            said = str(bad or "told, and the same bits")
+            counts = len(found), len(bad) - silent, silent
+            yield Row(f"exceptions, {sampler}", said, not bad, *counts)
+
+
+def check_soak(given):
+    for kind in soak.KINDS:
+        number = given.calls if kind == "same" else given.calls // 10
+        command = [sys.executable, soak.__file__, kind, str(number)]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        grown, num_threads = map(int, text.split())
+        found = f"{grown / 1e6:.1f} MB more after the first {soak.FIRST}, {num_threads} thread"
+        is_flat = grown < soak.MOST_GROWTH and num_threads == 1
+        yield Row(f"repeated calls, {kind}", found, is_flat, number, int(not is_flat), 0)
+
+
+def check_concurrency(given):
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        tries, bad = concurrency.threads(folder)
+        yield Row("eight threads at once", "the same bits as alone", not bad, tries, bad, 0)
+        tries, bad = concurrency.spawned()
+        yield Row("spawned processes", "the same bits", not bad, tries, bad, 0)
+        read, drew, expected = concurrency.forked(folder)
+        is_right = read == expected and drew == "an error"
+        found = f"a log is {'read' if read == expected else read}; sampling: {drew}"
+        yield Row("forked children", found, is_right, 2, int(not is_right), 0)
+        tries, lost, other = concurrency.interrupted(folder, given.interrupts, given.seed)
+        found = "each ended by itself, and was resumed to the same bits"
+        is_right = not lost and not other
+        yield Row("Ctrl-C at random times", found, is_right, tries, lost + other, 0)
 
 
 def check_hostile(given):
@@ -237,6 +310,9 @@ CHECKS = {
     "kills": check_kills,
     "memory": check_memory,
     "injections": check_injections,
+    "exceptions": check_exceptions,
+    "concurrency": check_concurrency,
+    "soak": check_soak,
     "hostile": check_hostile,
     "overhead": check_overhead,
     "devices": check_devices,
@@ -254,18 +330,41 @@ def main():
     parser.add_argument("--timeout", type=float, default=20, help="of processes that wait")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the kills' times")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where run logs go")
+    parser.add_argument("--calls", type=int, default=1000, help="in one process")
+    parser.add_argument("--interrupts", type=int, default=20)
+    parser.add_argument("--page", type=Path, help="page whose table gets the rows, docs/durable.md")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    logging.getLogger("jax").setLevel(logging.CRITICAL)  # it prints tracebacks of callbacks
     jax.config.update("jax_enable_x64", True)
-    table = Table("figure", "found", "holds", title=f"Reliability (seed {given.seed})")
+    table = Table(*COLUMNS, title=f"Reliability (seed {given.seed})")
     is_right = True
     for name in given.only or CHECKS:
-        for figure, text, holds in CHECKS[name](given):
-            table.add_row(figure, text, "yes" if holds else "NO")
-            print(f"{figure}: {text}: {'yes' if holds else 'NO'}", flush=True)
-            is_right &= holds
-    Console(width=140).print(table)
+        rows = []
+        for row in CHECKS[name](given):
+            rows.append(Row(*row))
+            print(": ".join(cell for cell in rows[-1].cells() if cell), flush=True)
+            table.add_row(*rows[-1].cells())
+            is_right &= rows[-1].holds
+            if given.page is not None:
+                write_page(given.page, name, rows)
+    Console(width=160).print(table)
     return 0 if is_right else 1
+
+
+def write_page(path, check, rows):
+    """Put the rows of a check so far into the table of a page, in the place of those figures."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    head = ["check", *COLUMNS]
+    lines = [line for line in rest.partition(END)[0].splitlines() if line.startswith("| `")]
+    again = tuple(f"| `{check}` | {row.figure} |" for row in rows)
+    lines = [line for line in lines if not line.startswith(again)]
+    lines += ["| " + " | ".join((f"`{check}`", *row.cells())) + " |" for row in rows]
+    order = [f"| `{name}`" for name in CHECKS]
+    lines.sort(key=lambda line: next(i for i, each in enumerate(order) if line.startswith(each)))
+    table = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
+    path.write_text(f"{before}{BEGIN}\n\n" + "\n".join(table) + f"\n\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The front door: what comes back, in which form, from which seed, at which cost."""
 
 import importlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import momentem as mt
+from momentem.run import diagnostics
+from momentem.run.in_memory import Memory
 
 from processes import run_alone
 
@@ -175,6 +177,48 @@ def test_an_interrupt_returns_what_was_drawn(monkeypatch):
     assert np.isfinite(trace["posterior"]["x"].values).all()
     first = f"interrupted: {kept} draws per chain were kept, and 0 of warm-up"
     assert str(caught[0].message) == first
+
+
+def test_an_interrupt_of_what_ends_a_run_loses_nothing(monkeypatch):
+    target = mt.density(lambda x: -0.5 * x**2, 0.0)
+    sampler = mt.hmc(target, 1.0, 2)
+    whole = mt.sample(target, sampler, 500)
+
+    def once(name, work):
+        calls = []
+
+        def interrupted(*args, **options):
+            calls.append(0)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            return work(*args, **options)
+
+        return f"momentem.run.{name}", interrupted
+
+    parts = {
+        "diagnostics.convergence": (
+            diagnostics.convergence,
+            "without a judgement.*KeyboardInterrupt",
+        ),
+        "diagnostics.warn_of_trouble": (diagnostics.warn_of_trouble, None),
+        "in_memory.Memory.trace": (Memory.trace, None),
+    }
+    for name, (work, message) in parts.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(*once(name, work))
+            expected = nullcontext() if message is None else pytest.warns(match=message)
+            with expected:
+                trace = mt.sample(target, sampler, 500)
+        assert trace["posterior"].equals(whole["posterior"])
+
+
+def test_an_error_of_the_judge_loses_no_draws(monkeypatch):
+    def full(*args, **options):
+        raise MemoryError("no room for R-hat")
+
+    monkeypatch.setattr(diagnostics, "_choose_scalars", full)
+    with pytest.warns(mt.SamplingWarning, match="without a judgement.*MemoryError no room for"):
+        assert draw()["posterior"].sizes["draw"] == 50
 
 
 def test_warm_up_and_draws_use_different_keys():

@@ -6,7 +6,7 @@ which is memory or a log on disk; nothing here depends on which.
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from momentem.targets.origin import Labels, label_data, small_data
 from momentem.targets.parameters import parameter_forms
 from momentem.targets.streams import close_window
 from momentem.types import Kernel, Sampler
+from momentem.xla.forks import check_fork
 
 if TYPE_CHECKING:
     import xarray
@@ -109,6 +110,7 @@ def sample(
         >>> dict(trace["posterior"]["x"].sizes)
         {'chain': 4, 'draw': 500, 'x_dim_0': 3}
     """
+    check_fork()
     check_target(target)
     _check_seed(seed)
     moving = choose_sampler(target, sampler, acceptance)
@@ -166,6 +168,7 @@ def resume(
     """
     from momentem.run.log.resume import reopen
 
+    check_fork()
     check_target(target)
     moving = choose_sampler(target, sampler)
     log, moving, plan = reopen(Path(folder), target, moving, num_draws, mesh)
@@ -319,6 +322,7 @@ def run_to_end(
     R-hat and ESS are not judged for a run whose chains are not meant to be compared."""
     from momentem.run.diagnostics import convergence, is_short, warn_of_trouble
 
+    found = None
     try:
         while True:
             failure = None
@@ -328,8 +332,19 @@ def run_to_end(
                 if not _is_worth_returning(sink, plan):
                     raise
                 failure = error
-            trace = _with_data(sink.trace(), target)
-            found = convergence(trace) if is_judged and is_first() else None
+            trace = _insist(sink.trace)
+            try:
+                _add_data(trace, target)
+                found = convergence(trace) if is_judged and is_first() else None
+            except (KeyboardInterrupt, Exception) as error:
+                if jax.process_count() > 1:  # the others wait
+                    raise
+                is_judged = False
+                warn(
+                    "the draws are returned without a judgement, and R-hat and ESS are not known: "
+                    f"{type(error).__name__} {error}"
+                )
+                break
             is_last = trace.attrs["is_interrupted"] or 2 * sink.num_draws > plan.most_draws
             if is_last or not agree(int(is_short(found))):
                 break
@@ -342,7 +357,7 @@ def run_to_end(
         sink.close()
         close_window(target)
     if is_first():
-        warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged)
+        _insist(lambda: warn_of_trouble(trace, found, *sink.troubles, is_judged=is_judged))
     if failure is not None:
         said = str(failure).strip().splitlines()[-1:]  # before it: the traceback of a callback
         text = ": ".join([type(failure).__name__, *said])
@@ -354,14 +369,23 @@ def run_to_end(
     return trace
 
 
-def _with_data(trace: "xarray.DataTree", target: AnyTarget) -> "xarray.DataTree":
-    """Return the trace with the model's data, if they are few, in ArviZ's groups."""
+def _insist(work: Callable[[], Any]) -> Any:
+    """Do what ends a run a second time if Ctrl-C comes in between: the draws are there."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        if jax.process_count() > 1:  # the others wait
+            raise
+        return work()
+
+
+def _add_data(trace: "xarray.DataTree", target: AnyTarget) -> None:
+    """Add the model's data to the trace, if they are few, in ArviZ's groups."""
     from xarray import DataTree
 
     labels = Labels() if target.origin is None else target.origin.labels
     for group, arrays in small_data(target.origin).items():
         trace[group] = DataTree(label_data(arrays, labels))
-    return trace
 
 
 def _is_worth_returning(sink: Sink, plan: Plan) -> bool:

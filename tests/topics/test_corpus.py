@@ -272,7 +272,7 @@ def test_documents_of_a_mapped_corpus(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["starts.npy", "words.npy", "counts.npy"])
-@pytest.mark.parametrize("change", ["cut", "header", "empty", "absent", "longer", "other"])
+@pytest.mark.parametrize("change", ["cut", "header", "open", "empty", "absent", "longer", "other"])
 def test_load_refuses_damaged_arrays(tmp_path, name, change):
     save(corpus(TABLE), tmp_path)
     path = tmp_path / name
@@ -285,6 +285,7 @@ def test_load_refuses_damaged_arrays(tmp_path, name, change):
         changed = {
             "cut": content[:-1],
             "header": content[:40],
+            "open": content.replace(b"}", b"(", 1),
             "empty": b"",
             "longer": content + b"0",
         }

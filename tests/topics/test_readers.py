@@ -1,6 +1,7 @@
 """Corpora are read from files and texts; what is not a corpus is refused by file and place."""
 
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -255,6 +256,28 @@ def test_cut_and_garbled_archives(tmp_path, name, write):
             assert name in str(error)  # noqa: PT017
         else:
             assert_same(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("method", "header"),
+    [(zipfile.ZIP_LZMA, None), (zipfile.ZIP_BZIP2, None), (zipfile.ZIP_STORED, b"(")],
+)
+def test_whatever_a_garbled_archive_raises_is_a_value_error(tmp_path, method, header):
+    path = tmp_path / "a.npz"
+    write_npz(path)
+    with zipfile.ZipFile(path) as file:
+        contents = {name: file.read(name) for name in file.namelist()}
+    if header is not None:
+        contents["data.npy"] = contents["data.npy"].replace(b"}", header, 1)
+    with zipfile.ZipFile(path, "w", method) as file:
+        for name, content in contents.items():
+            file.writestr(name, content)
+    content = bytearray(path.read_bytes())
+    if header is None:  # in the first of the packed arrays
+        content[45:60] = bytes(15)
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz"):
+        read_npz(path)
 
 
 def test_npz_unpickles_no_object(tmp_path):

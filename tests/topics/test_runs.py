@@ -427,7 +427,8 @@ def small_run(one_run, tmp_path):
 
 def test_an_unfinished_run_is_read(small_run):
     (small_run / "result.json").unlink()
-    found = TopicModel.load(small_run).run_
+    with pytest.warns(momentem.SamplingWarning, match=r"has all samples, and no result.json"):
+        found = TopicModel.load(small_run).run_
     assert np.isnan(found.trace["single"]).all()
     assert found.topics.shape == (2, 12, 3)
 

@@ -22,7 +22,7 @@ from momentem.checks import check_callable
 from momentem.masses import DiagonalMass, LowRankMass
 from momentem.run.warm_start import inverse_mass_matrix
 from momentem.targets._minibatch import AnyTarget, check_target
-from momentem.types import Info, Kernel, Learnt, Mass, PRNGKey, Vector
+from momentem.types import Info, Kernel, Learnt, Mass, PRNGKey, Scalar, Vector
 
 __all__ = ["from_blackjax", "inverse_mass_of"]
 
@@ -69,11 +69,17 @@ def _build(constants: Constants, target: AnyTarget, learnt: Learnt) -> Any:
     algorithm, *items = constants.values
     parameters = dict(zip(items[::2], items[1::2], strict=True))
     return algorithm(
-        target.logdensity,
+        Partial(_bounded, target.logdensity),
         step_size=learnt.step_size,
         inverse_mass_matrix=inverse_mass_of(learnt.mass),
         **parameters,
     )
+
+
+def _bounded(logdensity: Callable[[Vector], Scalar], position: Vector) -> Scalar:
+    """Return the log density, or NaN where it is +infinity: BlackJAX would move there for ever."""
+    value = logdensity(position)
+    return jnp.where(value == jnp.inf, jnp.nan, value)
 
 
 def inverse_mass_of(mass: Mass) -> Any:

@@ -36,7 +36,7 @@ def open_exported(path: Path) -> "xarray.DataTree":
         return xarray.open_datatree(path, engine=engine, **options)
     except ImportError as error:
         raise ImportError(f"{path} needs {engine}: {error}; {STORAGE}") from error
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of HDF5, of Zarr, and of what unpacks for them
         raise ValueError(f"{path} cannot be read as a trace by {engine}: {error}") from error
 
 

@@ -66,6 +66,7 @@ class Place(NamedTuple):
     tries: Int[Array, " chains"]
     is_measured: Bool[Array, " chains"]  # here, with nothing hidden by rounding
     distance: Scalars  # |R' g|^2
+    num_not_finite: Int[Array, " chains"]  # gradients that were met
 
 
 class Part(NamedTuple):
@@ -123,7 +124,7 @@ def ascend(target: AnyTarget, starts: Vectors, tolerance: float) -> Place:
     none, nowhere = jnp.zeros(number, starts.dtype), jnp.full(number, jnp.inf, starts.dtype)
     is_not = jnp.zeros(number, bool)
     tries = jnp.zeros(number, int)
-    place = Place(starts, jnp.zeros_like(starts), identity, none, tries, is_not, nowhere)
+    place = Place(starts, jnp.zeros_like(starts), identity, none, tries, is_not, nowhere, tries)
     part = Part(jnp.array(first), jnp.array(first == 0), jnp.array(0))
     return jax.lax.while_loop(goes_on, turn, (place, part))[0]
 
@@ -248,6 +249,7 @@ def _judge(old: Place, is_moving: Array, moves: Vectors, there: Vectors, is_kept
         tries=jnp.where(is_good, 0, old.tries + 1),
         is_measured=old.is_measured & (is_kept_up | ~(is_good & is_moving)),
         distance=jnp.sum(jnp.einsum("cij,ci->cj", root, gradient) ** 2, axis=1),
+        num_not_finite=old.num_not_finite + (~is_finite).astype(int),
     )
 
 

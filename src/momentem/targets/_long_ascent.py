@@ -53,6 +53,7 @@ class LongPlace(NamedTuple):
     step: Scalars  # t; 0 to look where it is
     tries: Int[Array, " chains"]
     distance: Scalars  # g' H g
+    num_not_finite: Int[Array, " chains"]  # gradients that were met
 
 
 class Part(NamedTuple):
@@ -105,7 +106,8 @@ def ascend_far(
     none = jnp.zeros(number, dtype)
     counts, tries = jnp.zeros((number, MEMORY), bool), jnp.zeros(number, int)
     one = jnp.ones_like(starts)
-    place = LongPlace(starts, 0 * one, one, pairs, pairs, counts, none, tries, none + jnp.inf)
+    nowhere = none + jnp.inf
+    place = LongPlace(starts, 0 * one, one, pairs, pairs, counts, none, tries, nowhere, tries)
     part = Part(jnp.array(first), jnp.array(False), jnp.array(0), jnp.array(True))
     place, _ = jax.lax.while_loop(goes_on, turn, (place, part))
     return place, jnp.isfinite(place.distance) & (place.distance <= bulk(dim))
@@ -175,5 +177,6 @@ def keep_or_shorten(old: LongPlace, is_moving: Array, moves: Vectors, there: Vec
         step=jnp.where(is_good, 1.0, old.step * top).astype(old.step.dtype),
         tries=jnp.where(is_good, 0, old.tries + 1),
         distance=old.distance,
+        num_not_finite=old.num_not_finite + (~is_finite).astype(int),
     )
     return new._replace(distance=jnp.sum(gradient * jax.vmap(times_inverse)(new), axis=1))

@@ -35,6 +35,7 @@ from momentem.topics.model import Model, minibatch_target
 from momentem.topics.runs import TopicRun
 from momentem.topics.samplers import make_sampler
 from momentem.topics.starts import search, start
+from momentem.xla.forks import check_fork
 
 __all__ = ["fit"]
 
@@ -83,6 +84,7 @@ def fit(
     Returns:
         The samples. Ctrl-C returns those so far.
     """
+    check_fork()
     check_count(0, num_warmup=num_warmup, num_start=num_start)
     check_count(1, num_steps=num_steps)
     check_count(2, batch_size=batch_size)

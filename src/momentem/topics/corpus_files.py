@@ -149,7 +149,9 @@ def _mapped(path: Path, kinds: tuple[str, ...], length: int) -> np.ndarray:
         array = np.lib.format.open_memmap(path, mode="r")  # refuses what np.load might unpickle
     except FileNotFoundError as error:
         raise ValueError(f"{path} must be in the folder of a corpus, got none") from error
-    except (EOFError, ValueError, TypeError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # NumPy reads the header as Python's literals, and checks little
         raise ValueError(
             f"{path} must be a whole .npy file, got one that cannot be read ({error}); it may be "
             "cut short"

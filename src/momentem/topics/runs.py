@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from momentem.files import digest_of, publish, read_table
-from momentem.run.health import Troubles
+from momentem.run.health import Troubles, warn
 from momentem.run.log.folder import MANIFEST
 from momentem.run.log.read import Run, open_run
 from momentem.run.log.write import create
@@ -181,6 +181,11 @@ def load(folder: str | os.PathLike[str]) -> TopicRun:
         _check_samples(run)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder} cannot be read as a run of topics: {error}") from error
+    if run.is_whole and "single" not in result:
+        warn(
+            f"{folder} has all samples, and no {RESULT}: perplexities are not known; fit again "
+            "with resume=True, or --resume, which measures the samples and draws none"
+        )
     return run
 
 

@@ -94,6 +94,7 @@ def climb_far(gradient: Callable[[Vectors], Vectors], key: PRNGKey, starts: Vect
             counts=jnp.zeros_like(place.counts),
             step=jnp.ones_like(place.step),
             tries=jnp.zeros_like(place.tries),
+            num_not_finite=place.num_not_finite + ~jnp.isfinite(there).all(axis=1),
         )
         square = jnp.sum(measured.gradient * jax.vmap(times_inverse)(measured), axis=1)
         measured = measured._replace(distance=square)
@@ -105,7 +106,9 @@ def climb_far(gradient: Callable[[Vectors], Vectors], key: PRNGKey, starts: Vect
     pairs = jnp.zeros((number, MEMORY, dim), dtype)
     counts, tries = jnp.zeros((number, MEMORY), bool), jnp.zeros(number, int)
     one, zero = jnp.ones_like(starts), jnp.zeros((), int)
-    place = LongPlace(starts, 0 * one, one, pairs, pairs, counts, none + 1, tries, none + jnp.inf)
+    place = LongPlace(
+        starts, 0 * one, one, pairs, pairs, counts, none + 1, tries, none + jnp.inf, tries
+    )
     far = FarPlace(place, 0 * one, zero, zero + 1, zero, none == 1)
     return jax.lax.while_loop(goes_on, turn, far)
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from momentem.em import EMState
 from momentem.moments import Moments, add_samples
@@ -58,6 +58,7 @@ class TunedState(NamedTuple):
     heat: Heat
     places: Moments  # of the positions, per chain
     has_arrived: Bool[Array, " chains"]
+    not_finite: Int[Array, " chains"]  # gradients on the way in
     is_settled: Flag
 
 
@@ -86,9 +87,10 @@ def _init(
 ) -> TunedState:
     spread_key, em_key = jax.random.split(key)
     centre, has_arrived = jnp.mean(starts, axis=0), jnp.zeros(len(starts), bool)
+    not_finite = jnp.zeros(len(starts), int)
     if starts.shape[1] <= DENSE:
         place = ascend(target, starts, TOLERANCE)
-        has_arrived = arrival(place)
+        has_arrived, not_finite = arrival(place), place.num_not_finite
         normals = jax.random.normal(spread_key, starts.shape, starts.dtype)
         moves = jnp.einsum("cij,cj->ci", place.root, normals)
         weights = jnp.where(has_arrived.any(), has_arrived, True).astype(starts.dtype)
@@ -96,6 +98,7 @@ def _init(
         starts = place.position + jnp.where(has_arrived[:, None], moves, 0)
     elif target.sizes is not None:
         place, has_arrived = ascend_far(target, starts)
+        not_finite = place.num_not_finite
         normals = jax.random.normal(spread_key, starts.shape, starts.dtype)
         centre = jnp.mean(place.position, axis=0)
         starts = place.position + jnp.sqrt(place.diagonal) * normals
@@ -106,7 +109,8 @@ def _init(
     watched = _watched(starts)
     none = jnp.zeros((len(starts), blocks.value), starts.dtype)
     heat = Heat(jnp.array(0), none[0], none[0], none[0], none)
-    return TunedState(em, heat, Moments.fresh(watched, watched), has_arrived, jnp.array(False))
+    places, is_settled = Moments.fresh(watched, watched), jnp.array(False)
+    return TunedState(em, heat, places, has_arrived, not_finite, is_settled)
 
 
 def _watched(positions: Vectors) -> Array:
@@ -128,6 +132,7 @@ def _step(
     row = {
         "block_temperature": temperatures,
         "has_arrived": jnp.all(state.has_arrived),
+        "way_in_not_finite": state.not_finite,
         "is_warm": is_warm,
         "do_chains_agree": _do_agree(places),
     }
@@ -135,7 +140,8 @@ def _step(
         row["control_variates"] = em.learnt.anchor["is_used"]
     empty = jnp.where(is_m_step, 0, heat.num_samples), jnp.where(is_m_step, 0, places.num_samples)
     heat, places = heat._replace(num_samples=empty[0]), places._replace(num_samples=empty[1])
-    state = TunedState(em, heat, places, state.has_arrived, is_settled)
+    entered = state.has_arrived, state.not_finite
+    state = TunedState(em, heat, places, *entered, is_settled)
     return state, info._replace(learning=info.learning | row)
 
 

@@ -198,12 +198,20 @@ def _start(kernel: Kernel, learnt: Learnt, key: PRNGKey, positions: Vectors) -> 
         way = long_way_in.climb_far(scores, key, positions)
         variances = 1 / jnp.mean(1 / way.place.diagonal, axis=0)  # steps that are safe for all
         taken = jnp.full(len(positions), way.num_gradients)
-        entered = {"way_in_gradients": taken, "way_in_is_flat": way.is_flat}
+        entered = _entered(taken, way.place.num_not_finite, way.is_flat)
         return way.place.position, lambda mass: mass.with_variances(variances), entered
     places = way_in.leave_behind(over_chains(climb, (keys, positions)))
     root = way_in.pool_roots(places.root)
-    entered = {"way_in_gradients": places.num_gradients, "way_in_is_flat": places.is_flat}
+    entered = _entered(places.num_gradients, places.num_not_finite, places.is_flat)
     return places.position, lambda mass: mass.with_root(root), entered
+
+
+def _entered(num_gradients: Array, num_not_finite: Array, is_flat: Array) -> dict[str, Array]:
+    return {
+        "way_in_gradients": num_gradients,
+        "way_in_not_finite": num_not_finite,
+        "way_in_is_flat": is_flat,
+    }
 
 
 def _reach(path: Scalar, averaging: DualAveraging, num_m_steps: Any) -> Scalar:

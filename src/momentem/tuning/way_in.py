@@ -70,6 +70,7 @@ class Place(NamedTuple):
     passes: Count  # of measuring in this place
     rounds: Count
     num_gradients: Count
+    num_not_finite: Count  # of them, or of values
     is_flat: Flag  # no curvature was found in some direction, however long the step
     volume: Scalar  # log |det R|
     evidence: Scalar  # of the place, as if it were normal: log density of its top, and volume
@@ -91,7 +92,8 @@ def climb(
     matrix = jnp.eye(dim, dtype=dtype)
     first = Place(
         *(start, zero, jnp.zeros_like(start), matrix, jnp.zeros_like(matrix), none),
-        *(zero + 1, none, none, none, none, none, jnp.array(False), zero, zero - jnp.inf),
+        *(zero + 1, none, none, none, none, none, none),
+        *(jnp.array(False), zero, zero - jnp.inf),
     )
 
     def goes_on(place: Place) -> Flag:
@@ -166,6 +168,7 @@ def _walk(
         passes=jnp.where(is_over, 0, old.passes),
         rounds=old.rounds + is_over.astype(int),
         num_gradients=old.num_gradients + 1,
+        num_not_finite=old.num_not_finite + (~is_finite).astype(int),
     )
 
 
@@ -224,7 +227,7 @@ def leave_behind(places: Place) -> Place:
     is_somewhere = places.evidence >= places.evidence[best] - NOWHERE
     chosen = jnp.where(is_somewhere, jnp.arange(len(is_somewhere)), best)
     moved = jax.tree.map(lambda leaf: leaf[chosen], places)
-    return moved._replace(num_gradients=places.num_gradients)
+    return moved._replace(num_gradients=places.num_gradients, num_not_finite=places.num_not_finite)
 
 
 def pool_roots(roots: Float[Array, "chains dim dim"]) -> Root:

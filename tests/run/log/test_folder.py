@@ -138,7 +138,7 @@ def test_a_manifest_is_written_again(copy, good, harm, capsys):
         with pytest.warns(mt.SamplingWarning, match="momentem repair"):
             mt.load(copy)
     assert main(["repair", str(copy)]) == 0
-    assert "4 whole segments" in capsys.readouterr().out
+    assert "5 whole segments" in capsys.readouterr().out
     assert path.read_bytes() == content
     assert mt.load(copy)["posterior"].equals(mt.load(good)["posterior"])
     mt.resume(copy, TARGET, SAMPLER, 30)

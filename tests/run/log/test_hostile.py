@@ -18,12 +18,13 @@ SAMPLER = mt.hmc(TARGET, 0.5, 3)
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """Start, warm-up, and four segments of draws."""
+    """Start, warm-up, and four segments of draws, before each of the last three one that says how
+    many were asked for."""
     folder = tmp_path_factory.mktemp("runs") / "good"
     mt.sample(TARGET, SAMPLER, num_draws=10, num_warmup=10, num_chains=2, out=folder)
     for num_draws in (20, 30, 40):
         mt.resume(folder, TARGET, SAMPLER, num_draws)
-    assert len(segments(folder)) == 6
+    assert len(segments(folder)) == 9
     return folder
 
 
@@ -59,7 +60,7 @@ def test_the_good_one_is_not_refused(good, tmp_path):
 def test_what_comes_before_a_bad_segment_is_read(good, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(good, folder)
-    bad = segments(folder)[-2]
+    bad = segments(folder)[-3]
     bad.write_bytes(bad.read_bytes()[:-7])
     with pytest.warns(mt.SamplingWarning, match=f"{bad.name} .* is not whole.*it is returned"):
         trace = mt.load(folder)

@@ -103,6 +103,36 @@ def test_more_draws_can_be_asked_for(tmp_path, small_segments):
     assert differences(more, whole) == set()
 
 
+def test_a_crash_before_the_next_draw_does_not_forget_how_many_were_asked_for(
+    tmp_path, monkeypatch
+):
+    mt.sample(TARGET, SAMPLER, **SIZES, out=tmp_path / "run")
+
+    def killed(*args, **options):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_advance", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            mt.resume(tmp_path / "run", TARGET, SAMPLER, num_draws=100)
+    assert mt.load(tmp_path / "run").attrs["is_interrupted"]
+    resumed = mt.resume(tmp_path / "run", TARGET, SAMPLER)
+    assert resumed["posterior"].sizes["draw"] == 100
+
+
+def test_a_lost_newest_segment_leaves_no_run_that_looks_whole(tmp_path):
+    mt.sample(TARGET, SAMPLER, **SIZES, out=tmp_path / "run")
+    mt.resume(tmp_path / "run", TARGET, SAMPLER, num_draws=100)
+    sorted((tmp_path / "run").glob("*.safetensors"))[-1].unlink()
+    assert mt.load(tmp_path / "run").attrs["is_interrupted"]
+
+
+def test_a_whole_run_that_is_asked_for_no_more_gets_no_segment(tmp_path):
+    mt.sample(TARGET, SAMPLER, **SIZES, out=tmp_path / "run")
+    mt.resume(tmp_path / "run", TARGET, SAMPLER, num_draws=60)
+    assert len(list((tmp_path / "run").glob("*.safetensors"))) == 3  # nothing was added
+
+
 def test_load_is_what_sample_returned(tmp_path):
     labels = {"dims": {"x": ["side"]}, "coords": {"side": ["left", "right"]}}
     trace = mt.sample(TARGET, SAMPLER, **SIZES, **labels, out=tmp_path / "run")

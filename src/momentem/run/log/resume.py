@@ -100,7 +100,10 @@ def _reopen(
     forget_unfinished(run.folder)
     for path in reversed(ahead):  # these draws are drawn again
         path.unlink()
-    return RunLog(run, here, last["seconds"], descriptor), moving
+    log = RunLog(run, here, last["seconds"], descriptor)
+    if asked != last["num_draws"]:
+        log.publish()  # what is asked for now outlives a crash before the next draw
+    return log, moving
 
 
 def _check_plan(run: Run, plan: Plan) -> None:
