@@ -98,16 +98,6 @@ def test_the_minimum_requirements_are_the_lower_bounds():
     assert f"--editable '.[{','.join(TESTED_EXTRAS)}]'" in (ROOT / "Makefile").read_text()
 
 
-def test_the_pins_of_the_tests_are_within_the_caps():
-    """So that ArviZ's plots are tested with versions that go together."""
-    lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
-    pins = [Requirement(line) for line in lines if not line.startswith("#")]
-    pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
-    for extra in CAPS:
-        for cap in map(Requirement, EXTRAS[extra]):
-            assert pinned[canonicalize_name(cap.name)] in cap.specifier
-
-
 def modules():
     return [each.name for each in pkgutil.walk_packages(momentem.__path__, "momentem.")]
 

@@ -167,7 +167,7 @@ def _stochastic_troubles(trace: "xarray.DataTree") -> list[str]:
     if "kinetic_temperature" not in stats:
         return []
     found = []
-    chains = stats["kinetic_temperature"].mean("draw")
+    chains = stats["kinetic_temperature"].values.mean(axis=1)
     temperature, error = float(chains.mean()), float(chains.std()) / max(1, len(chains)) ** 0.5
     if not abs(temperature - 1) <= MAX_HEAT + 5 * error:
         found.append(

@@ -94,7 +94,7 @@ def climb_far(gradient: Callable[[Vectors], Vectors], key: PRNGKey, starts: Vect
             counts=jnp.zeros_like(place.counts),
             step=jnp.ones_like(place.step),
             tries=jnp.zeros_like(place.tries),
-            num_not_finite=place.num_not_finite + ~jnp.isfinite(there).all(axis=1),
+            num_not_finite=place.num_not_finite + (~jnp.isfinite(there).all(axis=1)).astype(int),
         )
         square = jnp.sum(measured.gradient * jax.vmap(times_inverse)(measured), axis=1)
         measured = measured._replace(distance=square)
