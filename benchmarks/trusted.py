@@ -201,7 +201,7 @@ def _ratios(rows: list[dict]) -> list[str]:
         f"|---|{'---|' * len(peers)}",
     ]
     ratios = []
-    for name in dict.fromkeys(r["posterior"] for r in rows):
+    for name in dict.fromkeys(r["posterior"] for r in rows if r["contender"] == peers[-1]):
         own = [median(ess["momentem", name]) / median(ess[c, name]) for c in peers]
         ratios.append(min(own))
         found.append(f"| {name.split('-')[1]} | {' | '.join(f'{ratio:.3g}' for ratio in own)} |")

@@ -37,6 +37,14 @@ def test_chains_in_separate_places_are_listed():
     assert "chains 1, 3 near" in said
 
 
+def test_a_chain_that_changes_places_is_named():
+    moving = NORMAL.copy()
+    moving[2, :300] += 9
+    said = causes.moved("x", moving, heights(NORMAL))
+    assert said.startswith("chains 2 went from one place of x to another (near 0.1")
+    assert not causes.moved("x", NORMAL, heights(NORMAL))
+
+
 def test_draws_that_spread_on_and_on_are_seen():
     steps = np.cumsum(np.ones((4, 1000)), axis=1) ** 2 * np.sign(NORMAL[:, :1])
     assert "improper" in causes.drift("x", steps)

@@ -1,6 +1,7 @@
 """What a run that cannot be trusted suffers from, each by its own sign, and what can be done.
 
     places     chains whose draws of one number do not overlap: several modes, or chains that stay
+    moved      a chain whose quarters do not overlap: it found another mode while it was drawn from
     drift      the spread of the draws grows from each quarter of the run to the next: no finite
                posterior holds them
     flat       no curvature on the way in, however long the steps
@@ -19,9 +20,21 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Float
 
-__all__ = ["coarse", "drift", "flat", "heavy", "no_variance", "places", "slow_energy", "stuck"]
+__all__ = [
+    "coarse",
+    "drift",
+    "flat",
+    "heavy",
+    "moved",
+    "no_variance",
+    "places",
+    "slow_energy",
+    "stuck",
+]
 
 GAP = 2.0  # between chains, in standard deviations within them, that says they are apart
+QUARTERS = 4  # parts of a chain that are compared
+MODES = "look for several modes; exclude the spurious ones by a prior or by positions=…"
 GROWTH = 2.0  # of the spread from one half of the run to the next
 ROUNDING = 0.2  # of the log density: an acceptance rate is then off by as much
 FAR, FAR_OUT = 0.02, 4.0  # share of draws that are far out, and how far, in standard deviations
@@ -34,23 +47,52 @@ Draws = Float[np.ndarray, "chains draws"]
 Heights = Float[np.ndarray, "chains rows"]  # more than draws, where those are thinned
 
 
-def places(name: str, draws: Draws, heights: Heights | None) -> str:
+def places(name: str, draws: Draws, heights: Draws | None) -> str:
     """Say which chains are apart in one number, and how high their log densities are."""
-    means, within = draws.mean(axis=1), np.sqrt(draws.var(axis=1).mean())
-    order = np.argsort(means)
-    gaps = np.diff(means[order])
-    if not len(gaps) or not gaps.max() > GAP * within:
+    groups = _groups(draws)
+    if len(groups) < 2:
         return ""
-    cuts = np.flatnonzero(gaps > GAP * within) + 1
     told = []
-    for group in np.split(order, cuts):
-        height = "" if heights is None else f", mean log density {heights[group].mean():.4g}"
-        told.append(f"chains {_listed(group)} near {means[group].mean():.4g}{height}")
+    for group in groups:
+        told.append(f"chains {_listed(group)} near {_where(draws, heights, group)}")
     return (
         f"chains are in {len(told)} separate places of {name} ({'; '.join(told)}), and the weights "
-        "of these places are unknown: look for several modes; exclude the spurious ones by a prior "
-        "or by positions=…"
+        f"of these places are unknown: {MODES}"
     )
+
+
+def moved(name: str, draws: Draws, heights: Draws | None) -> str:
+    """Say which chains were in one place for a while and then in another."""
+    length = draws.shape[1] // QUARTERS
+    if length < 2:
+        return ""
+    parts = draws[:, : QUARTERS * length].reshape(-1, length)
+    high = None if heights is None else heights[:, : QUARTERS * length].reshape(-1, length)
+    groups = _groups(parts)
+    if len(groups) < 2:
+        return ""
+    homes = [set(group // QUARTERS) for group in groups]
+    both = [chain for chain in range(len(draws)) if sum(chain in home for home in homes) > 1]
+    if not both:
+        return ""
+    told = [f"near {_where(parts, high, group)}" for group in groups]
+    return (
+        f"chains {_listed(np.array(both))} went from one place of {name} to another "
+        f"({'; '.join(told)}) and hardly back, so that the weights of these places are unknown: "
+        f"{MODES}"
+    )
+
+
+def _groups(draws: Draws) -> list[np.ndarray]:
+    """Return the rows that are together in one number, in groups that are apart."""
+    means, within = draws.mean(axis=1), np.sqrt(np.median(draws.var(axis=1)))
+    order = np.argsort(means)
+    return np.split(order, np.flatnonzero(np.diff(means[order]) > GAP * within) + 1)
+
+
+def _where(draws: Draws, heights: Draws | None, rows: np.ndarray) -> str:
+    height = "" if heights is None else f", mean log density {heights[rows].mean():.4g}"
+    return f"{draws[rows].mean():.4g}{height}"
 
 
 def drift(name: str, draws: Draws) -> str:

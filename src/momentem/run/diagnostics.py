@@ -236,6 +236,7 @@ def _find_causes(
         (causes.flat(worst, draws) if is_flat else "")
         or causes.drift(worst, draws)
         or causes.places(worst, draws, heights)
+        or causes.moved(worst, draws, heights)
     )
     first = next(iter(checked.values())).values
     rows = {str(name): values.values for name, values in checked.items()}
@@ -246,7 +247,7 @@ def _find_causes(
     others = [
         causes.stuck(np.diff(first, axis=1) != 0),
         tail or causes.no_variance(rows),
-        "" if energies is None else causes.slow_energy(energies),
+        "" if cause or energies is None else causes.slow_energy(energies),
     ]
     if heights is not None:
         others.append(causes.coarse(heights))
@@ -267,7 +268,7 @@ def _convergence_troubles(of: Convergence) -> list[str]:
             f"R-hat is {rhat:.4g} for {name}, above {MAX_RHAT}{of.scope}: "
             f"{of.cause or 'the chains have not mixed; draw more, or warm up longer'}"
         )
-    if of.cause:
+    if found and of.cause:
         return found + of.streamed  # more draws would not help
     for method, (name, ess) in of.sizes.items():
         if not ess >= of.wanted:
