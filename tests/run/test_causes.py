@@ -41,8 +41,19 @@ def test_a_chain_that_changes_places_is_named():
     moving = NORMAL.copy()
     moving[2, :300] += 9
     said = causes.moved("x", moving, heights(NORMAL))
-    assert said.startswith("chains 2 went from one place of x to another (near 0.1")
+    assert said.startswith("chains 2 went from one place of x to another (near -0.01")
     assert not causes.moved("x", NORMAL, heights(NORMAL))
+
+
+def test_slow_chains_have_no_places():
+    """Autoregressions with a time of 100: one in a hundred may be taken for modes."""
+    share, taken = np.exp(-1 / 100), 0
+    for _ in range(20):
+        slow, noise = np.zeros((4, 1000)), RNG.normal(size=(4, 1000)) * np.sqrt(1 - share**2)
+        for t in range(1, 1000):
+            slow[:, t] = share * slow[:, t - 1] + noise[:, t]
+        taken += bool(causes.moved("x", slow, None))
+    assert taken <= 2  # more in one of 1,000 such tests
 
 
 def test_draws_that_spread_on_and_on_are_seen():

@@ -1,7 +1,7 @@
 """What a run that cannot be trusted suffers from, each by its own sign, and what can be done.
 
     places     chains whose draws of one number do not overlap: several modes, or chains that stay
-    moved      a chain whose quarters do not overlap: it found another mode while it was drawn from
+    moved      a chain whose parts do not overlap: it found another mode while it was drawn from
     drift      the spread of the draws grows from each quarter of the run to the next: no finite
                posterior holds them
     flat       no curvature on the way in, however long the steps
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 GAP = 2.0  # between chains, in standard deviations within them, that says they are apart
-QUARTERS = 4  # parts of a chain that are compared
+PARTS, WIDE_GAP = 10, 4.0  # of a chain, and between them: those of slow chains are apart by 2 or 3
 MODES = "look for several modes; exclude the spurious ones by a prior or by positions=…"
 GROWTH = 2.0  # of the spread from one half of the run to the next
 ROUNDING = 0.2  # of the log density: an acceptance rate is then off by as much
@@ -49,7 +49,7 @@ Heights = Float[np.ndarray, "chains rows"]  # more than draws, where those are t
 
 def places(name: str, draws: Draws, heights: Draws | None) -> str:
     """Say which chains are apart in one number, and how high their log densities are."""
-    groups = _groups(draws)
+    groups = _groups(draws, GAP)
     if len(groups) < 2:
         return ""
     told = []
@@ -63,15 +63,15 @@ def places(name: str, draws: Draws, heights: Draws | None) -> str:
 
 def moved(name: str, draws: Draws, heights: Draws | None) -> str:
     """Say which chains were in one place for a while and then in another."""
-    length = draws.shape[1] // QUARTERS
+    length = draws.shape[1] // PARTS
     if length < 2:
         return ""
-    parts = draws[:, : QUARTERS * length].reshape(-1, length)
-    high = None if heights is None else heights[:, : QUARTERS * length].reshape(-1, length)
-    groups = _groups(parts)
+    parts = draws[:, : PARTS * length].reshape(-1, length)
+    high = None if heights is None else heights[:, : PARTS * length].reshape(-1, length)
+    groups = _groups(parts, WIDE_GAP)
     if len(groups) < 2:
         return ""
-    homes = [set(group // QUARTERS) for group in groups]
+    homes = [set(group // PARTS) for group in groups]
     both = [chain for chain in range(len(draws)) if sum(chain in home for home in homes) > 1]
     if not both:
         return ""
@@ -83,11 +83,11 @@ def moved(name: str, draws: Draws, heights: Draws | None) -> str:
     )
 
 
-def _groups(draws: Draws) -> list[np.ndarray]:
+def _groups(draws: Draws, gap: float) -> list[np.ndarray]:
     """Return the rows that are together in one number, in groups that are apart."""
     means, within = draws.mean(axis=1), np.sqrt(np.median(draws.var(axis=1)))
     order = np.argsort(means)
-    return np.split(order, np.flatnonzero(np.diff(means[order]) > GAP * within) + 1)
+    return np.split(order, np.flatnonzero(np.diff(means[order]) > gap * within) + 1)
 
 
 def _where(draws: Draws, heights: Draws | None, rows: np.ndarray) -> str:
